@@ -1,0 +1,35 @@
+# Language level, warnings, sanitizers, cache and linker: one interface target, nibble_flags.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+option(NIBBLE_DCHECK "Compile DCHECK and memory poisoning in" OFF)
+
+find_program(NIBBLE_CCACHE ccache)
+if(NIBBLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${NIBBLE_CCACHE}")
+endif()
+find_program(NIBBLE_MOLD mold)
+if(NIBBLE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(nibble_flags INTERFACE)
+target_include_directories(nibble_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_BINARY_DIR}/generated")
+# The baseline every machine must have; faster code paths live in ISA files and are picked at start.
+# FP contraction is off so that results do not depend on what the compiler fuses.
+target_compile_options(nibble_flags INTERFACE
+  -march=x86-64-v2 -ffp-contract=off
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+target_compile_definitions(nibble_flags INTERFACE
+  $<$<BOOL:${NIBBLE_DCHECK}>:NIBBLE_DCHECK=1>)
+
+# Debug facts at level 1: stack traces keep names and lines, objects stay small.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+if(NIBBLE_SANITIZE)
+  add_compile_options(-fsanitize=${NIBBLE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${NIBBLE_SANITIZE})
+endif()

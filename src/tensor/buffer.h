@@ -1,0 +1,41 @@
+// Owner of device memory: move-only, named for the memory report. Test builds fill new memory with
+// 0xFF (NaN in every float format here), so that reading before writing shows.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/error.h"
+#include "tensor/device_api.h"
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  // Fails with the name and both sizes when there is not enough memory.
+  static Result<Buffer> allocate(std::string name, size_t size_bytes, Stream stream);
+  // For start-up: throws SystemError instead.
+  static Buffer allocate_or_throw(std::string name, size_t size_bytes, Stream stream);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  void* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  const std::string& name() const { return name_; }
+  Device device() const { return device_; }
+  // A contiguous view at a byte offset; checked against the size.
+  Tensor view(DType dtype, Shape shape, size_t offset_bytes = 0) const;
+
+ private:
+  std::string name_;
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  Device device_;
+};
+
+}  // namespace nibble

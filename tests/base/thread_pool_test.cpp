@@ -1,0 +1,42 @@
+#include "base/thread_pool.h"
+
+#include <atomic>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
+  for (int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{15}, int64_t{16}, int64_t{1000}}) {
+      for (int64_t grain : {int64_t{1}, int64_t{8}, int64_t{2000}}) {
+        std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+        pool.parallel_for(count, grain, [&](int64_t begin, int64_t end, int thread_index) {
+          EXPECT_EQ(begin % grain, 0);
+          EXPECT_LT(thread_index, threads);
+          for (int64_t i = begin; i < end; ++i) {
+            ++seen[static_cast<size_t>(i)];
+          }
+        });
+        for (const auto& hits : seen) {
+          EXPECT_EQ(hits, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, RunsManySmallRegionsInARow) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> sum{0};
+  for (int round = 0; round < 2000; ++round) {
+    pool.parallel_for(3, 1, [&](int64_t begin, int64_t end, int) { sum += end - begin; });
+  }
+  EXPECT_EQ(sum, 6000);
+}
+
+}  // namespace
+}  // namespace nibble
