@@ -1,0 +1,31 @@
+// The resolved engine configuration: what flags and environment became, printed at start. Nothing
+// below apps reads flags or the environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/cpu_info.h"
+#include "quant/quant_mode.h"
+#include "tensor/device.h"
+
+namespace nibble::engine {
+
+struct EngineConfig {
+  std::string model_path;
+  Device device;
+  int num_threads = 0;              // CPU; 0: all usable
+  CpuIsa cpu_isa = CpuIsa::Scalar;  // resolved by the caller (detect_cpu_isa or the flag)
+  Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
+  std::string fp4_gemm_backend = "auto";
+  std::string attention_backend = "auto";
+  int64_t context_length = 0;    // 0: from config.json
+  int64_t max_total_tokens = 0;  // 0: from memory_fraction
+  double memory_fraction = 0.5;  // of free memory, for the KV cache on the CPU
+  int64_t page_size = 16;
+  int64_t max_running_requests = 64;
+  int64_t chunked_prefill_size = 512;  // tokens a step
+  int64_t max_queued_requests = 4096;
+};
+
+}  // namespace nibble::engine

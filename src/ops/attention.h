@@ -1,0 +1,52 @@
+// Causal grouped-query attention over a paged KV cache. Backends are listed in attention_list.cpp.
+// Contract: the result of a query row depends on its own position and KV only: KV is walked in
+// tiles whose borders are multiples of the page size from position 0, whatever the batch or chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/gemm.h"
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+struct AttentionDesc {
+  Device::Kind device = Device::Kind::Cpu;
+  int isa = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t page_size = 16;
+  float scale = 1.0f;  // multiplies q.k, head_dim^-0.5 usually
+  bool operator==(const AttentionDesc&) const = default;
+};
+
+struct AttentionArgs {
+  Tensor q;           // [tokens, heads, head_dim] bf16, strided rows allowed
+  Tensor k_cache;     // [pages, page_size, kv_heads, head_dim] bf16, already holds this step's k
+  Tensor v_cache;     // same
+  Tensor page_table;  // [seqs, max_pages] i32
+  Tensor q_begin;     // [seqs + 1] i32: rows of q of each sequence
+  Tensor kv_lens;     // [seqs] i32: KV length after this step; row i of a sequence with c rows sits
+                      // at position kv_len - c + i and sees positions up to its own
+  Tensor out;         // [tokens, heads, head_dim] bf16, contiguous
+  Tensor workspace;
+  bool decode = false;  // every sequence has one row
+};
+
+struct AttentionBackend {
+  std::string_view name;
+  Support (*supports)(const AttentionDesc&);
+  size_t (*workspace_bytes)(const AttentionDesc&, int64_t max_tokens, int64_t max_seqs);
+  void (*run)(const AttentionDesc&, const AttentionArgs&, Stream);
+};
+
+std::span<const AttentionBackend* const> attention_backends();
+Result<const AttentionBackend*> select_attention(const AttentionDesc& desc,
+                                                 std::string_view wanted);
+
+}  // namespace nibble
