@@ -74,11 +74,14 @@ inline void take_value(Result<void>& /*result*/) {}
 
 // TRY(expr): the value of a Result, or an early return of its error. A GCC/Clang statement
 // expression, so it nests in expressions: auto config = TRY(read_config(path));
-#define TRY(expr)                                                                     \
-  __extension__({                                                                     \
-    auto nibble_try_result = (expr);                                                  \
-    if (!nibble_try_result) [[unlikely]] {                                            \
-      return ::tl::unexpected<::nibble::Error>(std::move(nibble_try_result).error()); \
-    }                                                                                 \
-    ::nibble::detail::take_value(nibble_try_result);                                  \
+#define TRY(expr) NIBBLE_TRY_COUNTED(expr, __COUNTER__)
+#define NIBBLE_TRY_COUNTED(expr, id) NIBBLE_TRY_NAMED(expr, id)
+#define NIBBLE_TRY_NAMED(expr, id) NIBBLE_TRY_AS(expr, nibble_try_##id)
+#define NIBBLE_TRY_AS(expr, result)                                        \
+  __extension__({                                                          \
+    auto result = (expr);                                                  \
+    if (!result) [[unlikely]] {                                            \
+      return ::tl::unexpected<::nibble::Error>(std::move(result).error()); \
+    }                                                                      \
+    ::nibble::detail::take_value(result);                                  \
   })
