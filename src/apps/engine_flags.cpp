@@ -1,0 +1,174 @@
+#include "apps/engine_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <CLI/CLI.hpp>
+
+#include "base/cpu_info.h"
+#include "base/log.h"
+#include "tensor/device_api.h"
+
+namespace nibble::apps {
+
+namespace {
+
+// "auto", "cpu", "cuda", "cuda:1".
+Result<Device> resolve_device(const std::string& text) {
+  const DeviceApi* cuda = find_device_api(Device::Kind::Cuda);
+  const int num_cuda = cuda != nullptr ? cuda->num_devices() : 0;
+  if (text == "cpu" || (text == "auto" && num_cuda == 0)) {
+    return Device{};
+  }
+  int index = 0;
+  if (text.starts_with("cuda:")) {
+    const char* end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data() + 5, end, index);
+    if (code != std::errc{} || stop != end || index < 0) {
+      return invalid("expected a number after 'cuda:', found '" + text.substr(5) + "'", "--device");
+    }
+  } else if (text != "auto" && text != "cuda") {
+    return invalid("expected auto, cpu, cuda or cuda:N, found '" + text + "'", "--device");
+  }
+  if (index >= num_cuda) {
+    return invalid("asked for " + text + ", but this machine offers " + std::to_string(num_cuda) +
+                       " CUDA devices" + (cuda == nullptr ? " (built without CUDA)" : ""),
+                   "--device");
+  }
+  return Device{Device::Kind::Cuda, static_cast<int16_t>(index)};
+}
+
+Result<CpuIsa> resolve_isa(const std::string& text) {
+  const CpuIsa found = detect_cpu_isa();
+  if (text == "auto") {
+    return found;
+  }
+  const CpuIsa wanted = TRY(parse_cpu_isa(text));
+  if (wanted > found) {
+    return invalid("this CPU offers " + std::string(to_string(found)) + " at most, not " + text,
+                   "--cpu-isa");
+  }
+  return wanted;
+}
+
+void set_if_given(int64_t& target, int64_t value) {
+  if (value > 0) {
+    target = value;
+  }
+}
+
+}  // namespace
+
+void add_logging_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_option("--log-level", flags.log_level, "error, warn, info or debug")
+      ->capture_default_str();
+  command.add_option("--log-format", flags.log_format, "text or json (one object a line)")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  command
+      .add_option("--model-path,--model",
+                  flags.model_path,
+                  "checkpoint directory (config.json, *.safetensors)")
+      ->group("Model");
+  command
+      .add_option("--tokenizer-path",
+                  flags.tokenizer_path,
+                  "directory with tokenizer.json; default: the model's")
+      ->group("Model");
+  command
+      .add_option("--context-length",
+                  flags.context_length,
+                  "most tokens of prompt and answer together; default: config.json")
+      ->check(CLI::PositiveNumber)
+      ->group("Model");
+
+  command.add_option("--device", flags.device, "auto, cpu, cuda or cuda:N")
+      ->capture_default_str()
+      ->group("Compute");
+  command
+      .add_option("--num-threads", flags.num_threads, "CPU threads; 0: all this process may use")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Compute");
+  command.add_option("--cpu-isa", flags.cpu_isa, "auto, avx512_bf16, avx512, avx2 or scalar")
+      ->capture_default_str()
+      ->group("Compute");
+  command
+      .add_option("--nvfp4-mode",
+                  flags.nvfp4_mode,
+                  "what NVFP4 layers do with activations: auto, w4a16 or w4a4")
+      ->capture_default_str()
+      ->group("Compute");
+  command
+      .add_option("--fp4-gemm-backend,--fp4-gemm-runner-backend",
+                  flags.fp4_gemm_backend,
+                  "kernel family or name; auto: the first that supports the layer")
+      ->capture_default_str()
+      ->group("Compute");
+  command.add_option("--attention-backend", flags.attention_backend, "auto or a backend's name")
+      ->capture_default_str()
+      ->group("Compute");
+
+  command
+      .add_option("--max-running-requests", flags.max_running_requests, "sequences in one batch")
+      ->check(CLI::PositiveNumber)
+      ->group("Scheduling");
+  command
+      .add_option("--max-total-tokens",
+                  flags.max_total_tokens,
+                  "tokens the KV cache holds; default: from free memory")
+      ->check(CLI::PositiveNumber)
+      ->group("Scheduling");
+  command
+      .add_option("--mem-fraction-static",
+                  flags.mem_fraction_static,
+                  "share of free memory for the KV cache, in (0, 1)")
+      ->check(CLI::Range(0.01, 0.99))
+      ->group("Scheduling");
+  command
+      .add_option("--chunked-prefill-size", flags.chunked_prefill_size, "most prompt tokens a step")
+      ->check(CLI::PositiveNumber)
+      ->group("Scheduling");
+  command.add_option("--page-size", flags.page_size, "tokens a KV page")
+      ->check(CLI::PositiveNumber)
+      ->group("Scheduling");
+  command
+      .add_option("--max-queued-requests",
+                  flags.max_queued_requests,
+                  "waiting requests beyond this are refused with 503")
+      ->check(CLI::PositiveNumber)
+      ->group("Scheduling");
+  add_logging_flags(command, flags);
+}
+
+Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
+  configure_logging(TRY(parse_log_level(flags.log_level)),
+                    flags.log_format == "json" ? LogFormat::Json : LogFormat::Text);
+  if (flags.model_path.empty()) {
+    return invalid("required: the checkpoint's directory", "--model-path");
+  }
+  engine::EngineConfig config;
+  config.model_path = flags.model_path;
+  config.device = TRY(resolve_device(flags.device));
+  config.num_threads = flags.num_threads;
+  config.cpu_isa = TRY(resolve_isa(flags.cpu_isa));
+  config.nvfp4_mode = TRY(parse_nvfp4_mode(flags.nvfp4_mode));
+  config.fp4_gemm_backend = flags.fp4_gemm_backend;
+  config.attention_backend = flags.attention_backend;
+  if (flags.mem_fraction_static > 0) {
+    config.memory_fraction = flags.mem_fraction_static;
+  }
+  set_if_given(config.context_length, flags.context_length);
+  set_if_given(config.max_total_tokens, flags.max_total_tokens);
+  set_if_given(config.page_size, flags.page_size);
+  set_if_given(config.max_running_requests, flags.max_running_requests);
+  set_if_given(config.chunked_prefill_size, flags.chunked_prefill_size);
+  set_if_given(config.max_queued_requests, flags.max_queued_requests);
+  return config;
+}
+
+}  // namespace nibble::apps

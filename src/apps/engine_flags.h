@@ -1,0 +1,44 @@
+// The flags that serve, generate, chat, eval and bench latency share, and what they become. All
+// "auto" values that need no model are resolved here, once; nothing below apps reads flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "engine/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace nibble::apps {
+
+struct EngineFlags {
+  std::string model_path;
+  std::string tokenizer_path;  // empty: model_path
+  std::string device = "auto";
+  int num_threads = 0;
+  std::string cpu_isa = "auto";
+  std::string nvfp4_mode = "auto";
+  std::string fp4_gemm_backend = "auto";
+  std::string attention_backend = "auto";
+  int64_t context_length = 0;
+  int64_t max_total_tokens = 0;
+  double mem_fraction_static = 0;  // 0: the engine's default
+  int64_t page_size = 0;
+  int64_t max_running_requests = 0;
+  int64_t chunked_prefill_size = 0;
+  int64_t max_queued_requests = 0;
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+// Adds the flags to a command; `flags` must outlive it.
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+void add_logging_flags(CLI::App& command, EngineFlags& flags);
+
+// Also configures logging.
+Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags);
+
+}  // namespace nibble::apps

@@ -1,0 +1,3 @@
+#include "apps/commands.h"
+
+int main(int argc, char** argv) { return nibble::apps::run_program(argc, argv); }
