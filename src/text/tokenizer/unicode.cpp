@@ -1,0 +1,219 @@
+#include "text/tokenizer/unicode.h"
+
+#include <cstring>
+
+#include <utf8proc.h>
+
+namespace nibble::text {
+namespace {
+
+constexpr char32_t kReplacementCode = 0xFFFD;
+
+struct LeadByte {
+  uint32_t length;     // 0: cannot start a character
+  uint8_t low = 0x80;  // range of the second byte (Unicode 15, table 3-7)
+  uint8_t high = 0xBF;
+};
+
+LeadByte lead_byte(uint8_t byte) {
+  if (byte < 0x80) {
+    return {1};
+  }
+  if (byte < 0xC2) {
+    return {0};
+  }
+  if (byte < 0xE0) {
+    return {2};
+  }
+  if (byte < 0xF0) {
+    return {3,
+            static_cast<uint8_t>(byte == 0xE0 ? 0xA0 : 0x80),
+            static_cast<uint8_t>(byte == 0xED ? 0x9F : 0xBF)};
+  }
+  if (byte < 0xF5) {
+    return {4,
+            static_cast<uint8_t>(byte == 0xF0 ? 0x90 : 0x80),
+            static_cast<uint8_t>(byte == 0xF4 ? 0x8F : 0xBF)};
+  }
+  return {0};
+}
+
+utf8proc_category_t category(char32_t code) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
+}
+
+}  // namespace
+
+Utf8Step utf8_step(std::string_view text, size_t at) {
+  const auto first = static_cast<uint8_t>(text[at]);
+  if (first < 0x80) {
+    return {first, 1, Utf8Status::Valid};
+  }
+  const LeadByte lead = lead_byte(first);
+  if (lead.length == 0) {
+    return {kReplacementCode, 1, Utf8Status::Invalid};
+  }
+  char32_t code = first & (0xFFU >> (lead.length + 1));
+  for (uint32_t i = 1; i < lead.length; ++i) {
+    if (at + i >= text.size()) {
+      return {kReplacementCode, i, Utf8Status::Incomplete};
+    }
+    const auto byte = static_cast<uint8_t>(text[at + i]);
+    const uint8_t low = i == 1 ? lead.low : 0x80;
+    const uint8_t high = i == 1 ? lead.high : 0xBF;
+    if (byte < low || byte > high) {
+      return {kReplacementCode, i, Utf8Status::Invalid};
+    }
+    code = (code << 6) | (byte & 0x3FU);
+  }
+  return {code, lead.length, Utf8Status::Valid};
+}
+
+void append_utf8(std::string& out, char32_t code) {
+  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xC0 | (code >> 6));
+    put(0x80 | (code & 0x3F));
+  } else if (code < 0x10000) {
+    put(0xE0 | (code >> 12));
+    put(0x80 | ((code >> 6) & 0x3F));
+    put(0x80 | (code & 0x3F));
+  } else {
+    put(0xF0 | (code >> 18));
+    put(0x80 | ((code >> 12) & 0x3F));
+    put(0x80 | ((code >> 6) & 0x3F));
+    put(0x80 | (code & 0x3F));
+  }
+}
+
+bool is_ascii(std::string_view text) {
+  size_t i = 0;
+  for (; i + 8 <= text.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + i, 8);
+    if ((word & 0x8080808080808080U) != 0) {
+      return false;
+    }
+  }
+  for (; i < text.size(); ++i) {
+    if (static_cast<uint8_t>(text[i]) >= 0x80) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool is_valid_utf8(std::string_view text) {
+  if (is_ascii(text)) {
+    return true;
+  }
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Step step = utf8_step(text, i);
+    if (step.status != Utf8Status::Valid) {
+      return false;
+    }
+    i += step.length;
+  }
+  return true;
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Step step = utf8_step(text, i);
+    if (step.status == Utf8Status::Valid) {
+      out.append(text, i, step.length);
+    } else {
+      out.append(kReplacementCharacter);
+    }
+    i += step.length;
+  }
+  return out;
+}
+
+size_t incomplete_utf8_tail(std::string_view text) {
+  const size_t longest = text.size() < 3 ? text.size() : 3;
+  for (size_t length = 1; length <= longest; ++length) {
+    const size_t at = text.size() - length;
+    const auto byte = static_cast<uint8_t>(text[at]);
+    if (byte >= 0xC0) {
+      const Utf8Step step = utf8_step(text, at);
+      return step.status == Utf8Status::Incomplete && step.length == length ? length : 0;
+    }
+    if (byte < 0x80) {
+      return 0;
+    }
+  }
+  return 0;
+}
+
+size_t utf8_length(std::string_view text) {
+  size_t count = 0;
+  for (const char byte : text) {
+    count += (static_cast<uint8_t>(byte) & 0xC0U) != 0x80U ? 1 : 0;
+  }
+  return count;
+}
+
+size_t previous_utf8(std::string_view text, size_t at) {
+  do {
+    --at;
+  } while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0U) == 0x80U);
+  return at;
+}
+
+bool is_unicode_space(char32_t code) {
+  if (code < 0x80) {
+    return code == ' ' || (code >= 9 && code <= 13);
+  }
+  switch (code) {
+    case 0x85:
+    case 0xA0:
+    case 0x1680:
+    case 0x2028:
+    case 0x2029:
+    case 0x202F:
+    case 0x205F:
+    case 0x3000:
+      return true;
+    default:
+      return code >= 0x2000 && code <= 0x200A;
+  }
+}
+
+bool is_unicode_number(char32_t code) {
+  if (code < 0x80) {
+    return code >= '0' && code <= '9';
+  }
+  const utf8proc_category_t found = category(code);
+  return found >= UTF8PROC_CATEGORY_ND && found <= UTF8PROC_CATEGORY_NO;
+}
+
+bool is_unicode_mark(char32_t code) {
+  const utf8proc_category_t found = category(code);
+  return found >= UTF8PROC_CATEGORY_MN && found <= UTF8PROC_CATEGORY_ME;
+}
+
+bool is_unicode_punctuation(char32_t code) {
+  if (code < 0x80) {
+    return code > ' ' && code < 0x7F && !(code >= '0' && code <= '9') &&
+           !((code | 0x20U) >= 'a' && (code | 0x20U) <= 'z');
+  }
+  const utf8proc_category_t found = category(code);
+  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
+}
+
+bool is_unicode_word(char32_t code) {
+  const utf8proc_category_t found = category(code);
+  const bool circled_letter = (code >= 0x24B6 && code <= 0x24E9) ||
+                              (code >= 0x1F130 && code <= 0x1F149) ||
+                              (code >= 0x1F150 && code <= 0x1F169) ||
+                              (code >= 0x1F170 && code <= 0x1F189);  // Other_Alphabetic
+  return (found >= UTF8PROC_CATEGORY_LU && found <= UTF8PROC_CATEGORY_NL) ||
+         found == UTF8PROC_CATEGORY_PC || code == 0x200C || code == 0x200D || circled_letter;
+}
+
+}  // namespace nibble::text
