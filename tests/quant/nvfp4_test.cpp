@@ -1,0 +1,186 @@
+#include "quant/nvfp4.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "base/number_formats.h"
+
+namespace nibble::quant {
+namespace {
+
+// The worked example: one row of four blocks, BF16-exact values, amax 2.625.
+std::vector<float> worked_row() {
+  std::vector<float> row;
+  for (float sign : {1.0f, -1.0f}) {
+    for (float value : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 6.0f}) {
+      row.push_back(sign * value * 0.4375f);
+    }
+  }
+  row.insert(row.end(), 16, 0.0f);
+  for (int i = 0; i < 16; ++i) {
+    row.push_back(std::ldexp(i % 2 == 0 ? 1.0f : -1.0f, -30));
+  }
+  for (uint16_t word : std::array<uint16_t, 16>{0x3F80,
+                                                0xBF66,
+                                                0x3F5C,
+                                                0xBF33,
+                                                0x3F1A,
+                                                0xBF0D,
+                                                0x3EDC,
+                                                0xBEB3,
+                                                0x3E9A,
+                                                0xBE61,
+                                                0x3E1A,
+                                                0xBDCD,
+                                                0x3D76,
+                                                0xBD24,
+                                                0x3C24,
+                                                0x0000}) {
+    row.push_back(bf16_to_float(word));
+  }
+  return row;
+}
+
+double squared_error(const std::vector<float>& want, const std::vector<float>& got, size_t block) {
+  double sum = 0;
+  for (size_t i = block * 16; i < block * 16 + 16; ++i) {
+    sum += (want[i] - got[i]) * static_cast<double>(want[i] - got[i]);
+  }
+  return sum;
+}
+
+TEST(Nvfp4, EncodesTheWorkedExampleBitForBit) {
+  const std::vector<float> row = worked_row();
+  const auto amax = finite_amax(row);
+  ASSERT_TRUE(amax.has_value());
+  EXPECT_EQ(*amax, 2.625f);
+  const float global_scale = global_scale_from_amax(*amax);
+  EXPECT_EQ(std::bit_cast<uint32_t>(global_scale), 0x3A800000u);
+  const Nvfp4Matrix matrix = encode(row, 1, 64, global_scale);
+  EXPECT_EQ(matrix.block_scales, (std::vector<uint8_t>{0x7E, 0x38, 0x01, 0x73}));
+  EXPECT_EQ(matrix.codes, (std::vector<uint8_t>{0x20, 0x42, 0x64, 0x76, 0xA8, 0xCA, 0xEC, 0xFE,  //
+                                                0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,  //
+                                                0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,  //
+                                                0xF7, 0xE6, 0xD6, 0xC4, 0xB4, 0x92, 0x81, 0x00}));
+  std::vector<float> back(64);
+  decode(matrix.codes.data(), matrix.block_scales.data(), global_scale, 1, 64, back.data());
+  EXPECT_DOUBLE_EQ(squared_error(row, back, 0), 0.669921875);
+  EXPECT_EQ(squared_error(row, back, 1), 0.0);
+  EXPECT_NEAR(squared_error(row, back, 3), 0.0706668, 1e-7);
+}
+
+TEST(Nvfp4, SwappedNibblesDoNotDecodeToTheSameValues) {
+  const std::vector<float> row = worked_row();
+  Nvfp4Matrix matrix = encode(row, 1, 64, global_scale_from_amax(2.625f));
+  for (uint8_t& byte : matrix.codes) {
+    byte = static_cast<uint8_t>((byte >> 4) | (byte << 4));
+  }
+  std::vector<float> back(64);
+  decode(matrix.codes.data(), matrix.block_scales.data(), matrix.global_scale, 1, 64, back.data());
+  EXPECT_GT(squared_error(row, back, 0), 1.0);
+}
+
+TEST(Nvfp4, AnAllZeroTensorGetsGlobalScaleOneAndZeroCodes) {
+  const std::vector<float> zeros(32, 0.0f);
+  const float global_scale = global_scale_from_amax(0.0f);
+  EXPECT_EQ(global_scale, 1.0f);
+  const Nvfp4Matrix matrix = encode(zeros, 2, 16, global_scale);
+  EXPECT_EQ(matrix.codes, std::vector<uint8_t>(16, 0));
+  EXPECT_EQ(matrix.block_scales, std::vector<uint8_t>(2, 0x38));
+}
+
+TEST(Nvfp4, MinusZeroLosesItsSignAndATinyNegativeKeepsIt) {
+  std::array<float, 16> block{};
+  block[0] = 6.0f;
+  block[1] = -0.0f;
+  block[2] = -0.01f;
+  std::array<uint8_t, 8> codes{};
+  EXPECT_EQ(encode_block(block.data(), 1.0f, codes.data()), 0x38);
+  EXPECT_EQ(codes[0], 0x07);
+  EXPECT_EQ(codes[1], 0x08);
+}
+
+TEST(Nvfp4, EveryCodeTimesEveryScaleSurvivesARoundTrip) {
+  for (int scale_code = 1; scale_code <= 0x7E; ++scale_code) {
+    const float scale = e4m3_to_float(static_cast<uint8_t>(scale_code));
+    std::array<float, 16> block{};
+    for (uint8_t code = 0; code < 16; ++code) {
+      block[code] = e2m1_to_float(code) * scale;
+      EXPECT_EQ(bf16_to_float(float_to_bf16(block[code])), block[code]) << "not exact in bf16";
+    }
+    std::array<uint8_t, 8> codes{};
+    EXPECT_EQ(encode_block(block.data(), 1.0f, codes.data()), scale_code);
+    EXPECT_EQ(codes, (std::array<uint8_t, 8>{0x10, 0x32, 0x54, 0x76, 0x90, 0xBA, 0xDC, 0xFE}));
+  }
+}
+
+TEST(Nvfp4, ValuesThatAreNotFiniteAreRefusedWithTheirPlace) {
+  std::vector<float> values(20, 1.0f);
+  values[17] = std::numeric_limits<float>::infinity();
+  auto amax = finite_amax(values);
+  ASSERT_FALSE(amax.has_value());
+  EXPECT_NE(amax.error().message.find("17"), std::string::npos);
+  values[17] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(finite_amax(values).has_value());
+  values[17] = -3.0f;
+  EXPECT_EQ(finite_amax(values).value(), 3.0f);
+}
+
+// Check values of the layout that Blackwell's tensor cores read (PTX ISA, tcgen05 scale factors).
+TEST(ScaleLayout, TiledOffsetsMatchTheCheckValues) {
+  struct Row {
+    int64_t row, block, blocks, tile128x4, tile8x4;
+  };
+  for (const Row& want : {Row{1, 0, 8, 16, 4},
+                          Row{31, 3, 8, 499, 223},
+                          Row{32, 0, 8, 4, 256},
+                          Row{127, 7, 8, 1023, 1023},
+                          Row{128, 0, 8, 1024, 1024},
+                          Row{200, 5, 8, 1673, 1633},
+                          Row{5, 6, 7, 594, 54},
+                          Row{129, 6, 7, 1554, 1062}}) {
+    EXPECT_EQ(scale_offset(ScaleLayout::Tile128x4, want.row, want.block, want.blocks),
+              want.tile128x4);
+    EXPECT_EQ(scale_offset(ScaleLayout::Tile8x4, want.row, want.block, want.blocks), want.tile8x4);
+  }
+}
+
+TEST(ScaleLayout, TiledLayoutsAreBijectionsOnThePaddedSize) {
+  for (ScaleLayout layout : {ScaleLayout::Tile128x4, ScaleLayout::Tile8x4}) {
+    const int64_t padded_rows = layout == ScaleLayout::Tile128x4 ? 256 : 136;
+    std::set<int64_t> seen;
+    for (int64_t row = 0; row < padded_rows; ++row) {
+      for (int64_t block = 0; block < 8; ++block) {
+        seen.insert(scale_offset(layout, row, block, 7));
+      }
+    }
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), padded_rows * 8);
+    EXPECT_EQ(*seen.rbegin(), padded_rows * 8 - 1);
+    EXPECT_EQ(scale_layout_bytes(layout, padded_rows - 1, 7), padded_rows * 8);
+  }
+}
+
+TEST(ScaleLayout, PaddingIsZeroAndEveryScaleIsMoved) {
+  std::vector<uint8_t> linear(3 * 5);
+  for (size_t i = 0; i < linear.size(); ++i) {
+    linear[i] = static_cast<uint8_t>(i + 1);
+  }
+  const auto tiled = to_scale_layout(ScaleLayout::Tile8x4, linear, 3, 5);
+  ASSERT_EQ(tiled.size(), 64u);
+  int sum = 0;
+  for (uint8_t value : tiled) {
+    sum += value;
+  }
+  EXPECT_EQ(sum, 15 * 16 / 2);
+  EXPECT_EQ(tiled[static_cast<size_t>(scale_offset(ScaleLayout::Tile8x4, 2, 4, 5))], 15);
+  EXPECT_EQ(to_scale_layout(ScaleLayout::Linear, linear, 3, 5), linear);
+}
+
+}  // namespace
+}  // namespace nibble::quant
