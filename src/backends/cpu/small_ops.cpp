@@ -1,0 +1,216 @@
+// The small operations on the CPU: FP32 inside, one rounding to bf16, rows over threads. A row is
+// computed by one thread in one order, so results depend on neither the batch nor the thread count.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "backends/cpu/gemm_shared.h"
+#include "base/check.h"
+#include "base/number_formats.h"
+#include "ops/kernels.h"
+
+namespace nibble {
+
+namespace {
+
+using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
+
+// Rows below this count of elements are not worth waking a worker for.
+constexpr int64_t kMinElementsPerThread = 8192;
+
+int64_t row_grain(int64_t width) {
+  return std::max<int64_t>(1, kMinElementsPerThread / std::max<int64_t>(1, width));
+}
+
+uint16_t* row_of(const Tensor& tensor, int64_t row) {
+  return tensor.as<uint16_t>() + row * tensor.stride[0];
+}
+
+float weight_at(const Tensor& weight, int64_t i) {
+  return weight.dtype == DType::F32 ? static_cast<const float*>(weight.data)[i]
+                                    : bf16_to_float(static_cast<const uint16_t*>(weight.data)[i]);
+}
+
+void norm_row(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < width; ++i) {
+    const float value = bf16_to_float(x[i]);
+    sum += value * value;
+  }
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+  for (int64_t i = 0; i < width; ++i) {
+    out[i] = float_to_bf16(bf16_to_float(x[i]) * scale * weight_at(weight, i));
+  }
+}
+
+void embedding(const Tensor& ids, const Tensor& table, const Tensor& out, Stream stream) {
+  const int64_t width = table.shape[1];
+  const int32_t* id = ids.as<int32_t>();
+  pool_of(stream).parallel_for(
+      out.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          DCHECK(id[t] >= 0 && id[t] < table.shape[0], "token id out of range: ", id[t]);
+          std::memcpy(row_of(out, t), row_of(table, id[t]), static_cast<size_t>(width) * 2);
+        }
+      });
+}
+
+void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, Stream stream) {
+  const int64_t width = x.shape[1];
+  pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      norm_row(row_of(x, row), weight, eps, width, row_of(out, row));
+    }
+  });
+}
+
+void add_rms_norm(const Tensor& x,
+                  const Tensor& residual,
+                  const Tensor& weight,
+                  float eps,
+                  const Tensor& out,
+                  Stream stream) {
+  const int64_t width = x.shape[1];
+  pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const uint16_t* from = row_of(x, row);
+      uint16_t* sum = row_of(residual, row);
+      for (int64_t i = 0; i < width; ++i) {
+        sum[i] = float_to_bf16(bf16_to_float(sum[i]) + bf16_to_float(from[i]));
+      }
+      norm_row(sum, weight, eps, width, row_of(out, row));
+    }
+  });
+}
+
+void head_rms_norm(const Tensor& x, const Tensor& weight, float eps, Stream stream) {
+  const int64_t heads = x.shape[1];
+  const int64_t head_dim = x.shape[2];
+  pool_of(stream).parallel_for(
+      x.shape[0], row_grain(heads * head_dim), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          for (int64_t head = 0; head < heads; ++head) {
+            uint16_t* row = row_of(x, t) + head * x.stride[1];
+            norm_row(row, weight, eps, head_dim, row);
+          }
+        }
+      });
+}
+
+void rotate_head(uint16_t* head, const float* cosine, const float* sine, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = bf16_to_float(head[i]);
+    const float high = bf16_to_float(head[i + half]);
+    head[i] = float_to_bf16(low * cosine[i] - high * sine[i]);
+    head[i + half] = float_to_bf16(high * cosine[i] + low * sine[i]);
+  }
+}
+
+void rope(const Tensor& q,
+          const Tensor& k,
+          const Tensor& positions,
+          const Tensor& cos_sin,
+          Stream stream) {
+  const int64_t half = cos_sin.shape[1] / 2;
+  const int32_t* position = positions.as<int32_t>();
+  const int64_t width = (q.shape[1] + k.shape[1]) * q.shape[2];
+  pool_of(stream).parallel_for(q.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      DCHECK(position[t] >= 0 && position[t] < cos_sin.shape[0],
+             "position beyond the rope table: ",
+             position[t]);
+      const float* cosine = cos_sin.as<float>() + position[t] * cos_sin.stride[0];
+      for (const Tensor* tensor : {&q, &k}) {
+        for (int64_t head = 0; head < tensor->shape[1]; ++head) {
+          rotate_head(row_of(*tensor, t) + head * tensor->stride[1], cosine, cosine + half, half);
+        }
+      }
+    }
+  });
+}
+
+void silu_mul(const Tensor& x, const Tensor& out, Stream stream) {
+  const int64_t width = out.shape[1];
+  pool_of(stream).parallel_for(
+      out.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          const uint16_t* gate = row_of(x, t);
+          const uint16_t* up = gate + width;
+          uint16_t* to = row_of(out, t);
+          for (int64_t i = 0; i < width; ++i) {
+            const float g = bf16_to_float(gate[i]);
+            to[i] = float_to_bf16(g / (1.0f + std::exp(-g)) * bf16_to_float(up[i]));
+          }
+        }
+      });
+}
+
+void add(const Tensor& x, const Tensor& y, Stream stream) {
+  const int64_t width = x.shape[1];
+  pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint16_t* to = row_of(x, row);
+      const uint16_t* from = row_of(y, row);
+      for (int64_t i = 0; i < width; ++i) {
+        to[i] = float_to_bf16(bf16_to_float(to[i]) + bf16_to_float(from[i]));
+      }
+    }
+  });
+}
+
+void store_kv(const Tensor& k,
+              const Tensor& v,
+              const Tensor& slots,
+              const Tensor& k_cache,
+              const Tensor& v_cache,
+              Stream stream) {
+  const int64_t page_size = k_cache.shape[1];
+  const int64_t kv_heads = k.shape[1];
+  const int64_t head_dim = k.shape[2];
+  const int32_t* slot = slots.as<int32_t>();
+  pool_of(stream).parallel_for(
+      k.shape[0], row_grain(kv_heads * head_dim), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          DCHECK(slot[t] >= 0 && slot[t] < k_cache.shape[0] * page_size,
+                 "kv slot out of range: ",
+                 slot[t]);
+          for (const auto& [from, cache] :
+               {std::pair<const Tensor&, const Tensor&>{k, k_cache}, {v, v_cache}}) {
+            uint16_t* place =
+                row_of(cache, slot[t] / page_size) + slot[t] % page_size * cache.stride[1];
+            for (int64_t head = 0; head < kv_heads; ++head) {
+              std::memcpy(place + head * cache.stride[2],
+                          row_of(from, t) + head * from.stride[1],
+                          static_cast<size_t>(head_dim) * 2);
+            }
+          }
+        }
+      });
+}
+
+void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream /*stream*/) {
+  const int32_t* row = rows.as<int32_t>();
+  for (int64_t i = 0; i < out.shape[0]; ++i) {
+    DCHECK(row[i] >= 0 && row[i] < x.shape[0], "row out of range: ", row[i]);
+    std::memcpy(row_of(out, i), row_of(x, row[i]), static_cast<size_t>(x.shape[1]) * 2);
+  }
+}
+
+}  // namespace
+
+extern const SmallOps kCpuSmallOps;
+const SmallOps kCpuSmallOps{
+    .device = Device::Kind::Cpu,
+    .embedding = embedding,
+    .rms_norm = rms_norm,
+    .add_rms_norm = add_rms_norm,
+    .head_rms_norm = head_rms_norm,
+    .rope = rope,
+    .silu_mul = silu_mul,
+    .add = add,
+    .store_kv = store_kv,
+    .gather_rows = gather_rows,
+};
+
+}  // namespace nibble

@@ -1,0 +1,21 @@
+// A build without CUDA: every list of CUDA objects is empty.
+#include <span>
+
+#include "ops/attention.h"
+#include "ops/gemm.h"
+#include "ops/kernels.h"
+#include "tensor/device_api.h"
+
+namespace nibble {
+
+std::span<const DeviceApi* const> cuda_device_apis();
+std::span<const GemmBackend* const> cuda_gemm_backends();
+std::span<const AttentionBackend* const> cuda_attention_backends();
+std::span<const SmallOps* const> cuda_small_ops();
+
+std::span<const DeviceApi* const> cuda_device_apis() { return {}; }
+std::span<const GemmBackend* const> cuda_gemm_backends() { return {}; }
+std::span<const AttentionBackend* const> cuda_attention_backends() { return {}; }
+std::span<const SmallOps* const> cuda_small_ops() { return {}; }
+
+}  // namespace nibble

@@ -1,0 +1,114 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "backends/attention_problem.h"
+#include "base/cpu_info.h"
+#include "base/number_formats.h"
+#include "tensor/device_api.h"
+
+namespace nibble::test {
+namespace {
+
+struct Case {
+  int64_t heads, kv_heads, head_dim, page_size;
+};
+
+class AttentionCpu : public testing::TestWithParam<Case> {
+ protected:
+  AttentionDesc desc() const {
+    AttentionDesc made;
+    made.isa = static_cast<int>(detect_cpu_isa());
+    made.heads = GetParam().heads;
+    made.kv_heads = GetParam().kv_heads;
+    made.head_dim = GetParam().head_dim;
+    made.page_size = GetParam().page_size;
+    made.scale = 1.0f / std::sqrt(static_cast<float>(made.head_dim));
+    return made;
+  }
+  std::vector<const AttentionBackend*> backends() const {
+    std::vector<const AttentionBackend*> usable;
+    for (const AttentionBackend* backend : attention_backends()) {
+      if (backend->supports(desc()).ok) {
+        usable.push_back(backend);
+      }
+    }
+    return usable;
+  }
+};
+
+TEST_P(AttentionCpu, EveryBackendMatchesTheExactAnswerAndReadsNoForeignKv) {
+  const AttentionProblem problem = make_attention_problem(desc(), {1, 70, 150}, 3);
+  StreamOwner stream(Device{}, 2);
+  ASSERT_FALSE(backends().empty());
+  for (const AttentionBackend* backend : backends()) {
+    const std::vector<uint16_t> out = problem.run(*backend, stream.get());
+    const auto width = static_cast<size_t>(desc().heads * desc().head_dim);
+    size_t token = 0;
+    double error = 0.0;
+    double norm = 0.0;
+    for (int64_t seq = 0; seq < 3; ++seq) {
+      for (int64_t position = 0; position < problem.kv_lens[static_cast<size_t>(seq)]; ++position) {
+        const std::vector<double> want = problem.expected(seq, position);
+        for (size_t i = 0; i < width; ++i) {
+          const double got = bf16_to_float(out[token * width + i]);
+          error += (got - want[i]) * (got - want[i]);
+          norm += want[i] * want[i];
+        }
+        ++token;
+      }
+    }
+    EXPECT_LT(std::sqrt(error / norm), 4e-3) << backend->name;
+  }
+}
+
+TEST_P(AttentionCpu, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
+  AttentionProblem problem = make_attention_problem(desc(), {150, 33}, 4);
+  const auto width = static_cast<size_t>(desc().heads * desc().head_dim);
+  for (const AttentionBackend* backend : backends()) {
+    problem.kv_lens = {150, 33};
+    problem.rows = {150, 33};
+    StreamOwner one(Device{}, 1);
+    StreamOwner three(Device{}, 3);
+    const std::vector<uint16_t> whole = problem.run(*backend, one.get());
+    EXPECT_EQ(problem.run(*backend, three.get()), whole) << backend->name;
+    // The last rows of the first sequence as a chunk beside one row of the second.
+    for (int64_t rows : {1, 2, 7, 40, 86, 149}) {
+      problem.rows = {rows, 1};
+      const std::vector<uint16_t> part = problem.run(*backend, three.get());
+      const auto first = static_cast<size_t>(150 - rows) * width;
+      EXPECT_TRUE(std::equal(part.begin(),
+                             part.begin() + rows * static_cast<int64_t>(width),
+                             whole.begin() + static_cast<int64_t>(first)))
+          << backend->name << " rows " << rows;
+      EXPECT_TRUE(std::equal(part.end() - static_cast<int64_t>(width),
+                             part.end(),
+                             whole.end() - static_cast<int64_t>(width)))
+          << backend->name << " rows " << rows;
+    }
+  }
+}
+
+TEST_P(AttentionCpu, AChangedKeyChangesTheAnswer) {
+  AttentionProblem problem = make_attention_problem(desc(), {40}, 5);
+  StreamOwner stream(Device{}, 1);
+  for (const AttentionBackend* backend : backends()) {
+    const std::vector<uint16_t> before = problem.run(*backend, stream.get());
+    const auto at = static_cast<size_t>(problem.page_table[0] * desc().page_size * desc().kv_heads *
+                                        desc().head_dim);
+    const uint16_t old = problem.k[at];
+    problem.k[at] = float_to_bf16(8.0f);
+    EXPECT_NE(problem.run(*backend, stream.get()), before) << backend->name;
+    problem.k[at] = old;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         AttentionCpu,
+                         testing::Values(Case{9, 3, 64, 16},
+                                         Case{4, 4, 128, 16},
+                                         Case{8, 2, 16, 32},
+                                         Case{2, 1, 40, 8}));
+
+}  // namespace
+}  // namespace nibble::test
