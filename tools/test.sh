@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Builds and tests everything that can be tested without a GPU; what CI runs.
+# Usage: tools/test.sh [--slow]
+#   --slow  adds a minute of each fuzz target, the thread sanitizer, the differential oracles and
+#           the linter over the whole tree
+# Steps go on after a failure where they can; the last lines are a table of results and times.
+# Logs: build/logs/<step>.log. NIBBLE_TEST_JOBS sets the number of parallel jobs (default: cores).
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+slow=false
+case "${1:-}" in
+  "") ;;
+  --slow) slow=true ;;
+  *) echo "usage: tools/test.sh [--slow]" >&2; exit 2 ;;
+esac
+
+jobs=${NIBBLE_TEST_JOBS:-$(nproc)}
+logs=build/logs
+mkdir -p "$logs"
+results=()
+failed=0
+started=$SECONDS
+
+# step NAME COMMAND...: runs it into its log, prints the end of the log (all that matters when it
+# failed), remembers result and time. "skip: reason" as the log's last line counts as skipped.
+step() {
+  local name=$1 begin=$SECONDS code=0 result=ok
+  shift
+  echo "== $name"
+  "$@" </dev/null >"$logs/$name.log" 2>&1 || code=$?
+  if [ $code != 0 ]; then
+    result="FAILED ($code)"
+    failed=1
+    tail -n 150 "$logs/$name.log"
+  else
+    case "$(tail -n 1 "$logs/$name.log")" in "skip: "*) result=skipped ;; esac
+    case $name in
+      *ctest*) grep -E '^[0-9]+% tests passed|^Total Test time|^No tests' "$logs/$name.log" ;;
+      *) tail -n 3 "$logs/$name.log" | cut -c -200 ;;
+    esac
+  fi
+  results+=("$(printf '%-20s %-14s %5d s' "$name" "$result" $((SECONDS - begin)))")
+  return $code
+}
+
+build() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" ${2:+--target} ${2:+"$2"}; }
+
+run_ctest() {
+  local preset=$1
+  shift
+  ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error \
+    --no-label-summary "$@"
+}
+
+format_check() {
+  git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | grep -v '^tests/data/' |
+    xargs clang-format-19 --dry-run --Werror && echo "all formatted"
+}
+
+# Sources changed since the base: origin/main, or the commit before where that is this commit.
+changed_sources() {
+  local base
+  base=$(git rev-parse -q --verify origin/main 2>/dev/null || git rev-parse -q --verify main)
+  if [ -z "$base" ] || [ "$(git rev-parse "$base")" = "$(git rev-parse HEAD)" ]; then
+    base=$(git rev-parse -q --verify HEAD~1) || return 0
+  fi
+  base=$(git merge-base "$base" HEAD)
+  git diff --name-only --diff-filter=d "$base" | while read -r file; do
+    case $file in
+      src/*.h) echo "${file%.h}.cpp" ;;
+      src/*.cpp | tests/*.cpp) echo "$file" ;;
+    esac
+  done | sort -u
+}
+
+# Those of the files on standard input that this build compiles.
+compiled() {
+  while read -r file; do
+    grep -qF "/$file\"" build/ci/compile_commands.json && echo "$file"
+  done
+}
+
+# Lints the files on standard input; LINT_SECONDS bounds the whole.
+lint() {
+  local deadline=$((SECONDS + ${LINT_SECONDS:-300})) files left=0 i code=0 batch
+  mapfile -t files
+  for ((i = 0; i < ${#files[@]}; i += jobs)); do
+    if [ $SECONDS -ge $deadline ]; then
+      left=$((${#files[@]} - i))
+      break
+    fi
+    batch=("${files[@]:i:jobs}")
+    printf '%s\n' "${batch[@]}" | xargs -P "$jobs" -n 1 clang-tidy-19 -quiet -p build/ci || code=1
+  done
+  echo "linted $((${#files[@]} - left)) files"
+  [ "$left" = 0 ] || echo "note: out of time, $left files left for tools/test.sh --slow"
+  return $code
+}
+lint_changed() { changed_sources | compiled | lint; }
+lint_all() { git ls-files 'src/*.cpp' | compiled | LINT_SECONDS=3000 lint; }
+
+sass_check() {
+  if [ ! -f tools/check_sass.py ] || ! command -v nvcc >/dev/null; then
+    echo "skip: needs nvcc and tools/check_sass.py"
+    return 0
+  fi
+  python3 tools/check_sass.py build/ci
+}
+
+# A minute of each fuzz target, from its corpus in tests/data/fuzz where there is one.
+fuzz() {
+  build fuzz || return 1
+  local target name count=0 corpus
+  for target in build/fuzz/tests/fuzz/*_fuzz; do
+    [ -x "$target" ] || continue
+    name=$(basename "$target")
+    corpus=(build/fuzz/corpus/"$name")
+    mkdir -p "${corpus[0]}"
+    [ -d "tests/data/fuzz/$name" ] && corpus+=("tests/data/fuzz/$name")
+    echo "-- $name"
+    "$target" -max_total_time=60 -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+      -artifact_prefix="build/fuzz/" "${corpus[@]}" 2>&1 | tail -n 20
+    [ "${PIPESTATUS[0]}" = 0 ] || return 1
+    count=$((count + 1))
+  done
+  [ $count -gt 0 ] || { echo "skip: no fuzz targets"; return 0; }
+  echo "$count targets, a minute each"
+}
+
+oracles() {
+  local script python count=0
+  python=$(tools/fetch_deps.sh oracles) || return 1
+  for script in tools/parity/*.py; do
+    [ -f "$script" ] || continue
+    echo "-- $script"
+    "$python" "$script" --program build/ci/nibble || return 1
+    count=$((count + 1))
+  done
+  [ $count -gt 0 ] || { echo "skip: no oracles under tools/parity"; return 0; }
+  echo "$count oracles agree"
+}
+
+$slow && level=slow || level=test
+if ! step packages tools/setup.sh $level; then
+  echo "cannot go on without the packages"
+  exit 1
+fi
+step layers python3 tools/check_layers.py
+step tree python3 tools/check_tree.py
+step format format_check
+if step build build ci; then
+  step ctest run_ctest ci
+  step isa python3 tools/check_isa.py build/ci
+  step sass sass_check
+  step lint lint_changed
+  $slow && step oracles oracles
+fi
+step build-asan build asan && step ctest-asan run_ctest asan -LE 'slow|gpu'
+if $slow; then
+  step build-tsan build tsan && step ctest-tsan run_ctest tsan -R 'base|ThreadPool|Engine|Scheduler|Server'
+  step fuzz fuzz
+  step lint-all lint_all
+fi
+
+echo
+echo "== summary: $((SECONDS - started)) s"
+printf '%s\n' "${results[@]}"
+grep -hE '^[0-9]+% tests passed' "$logs/ctest.log" "$logs/ctest-asan.log" 2>/dev/null
+[ $failed = 0 ] && echo "all steps passed" || echo "FAILED"
+exit $failed
