@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -23,20 +24,26 @@ namespace nibble::checkpoint {
 // How one linear is stored. Names are those of the files.
 struct LinearInfo {
   enum class Format : uint8_t { Bf16, Nvfp4, Fp8 };
+  // Plain weights and three scaled 8-bit forms that read_linear() turns into bf16.
+  enum class Stored : uint8_t { AsFormat, Fp8PerChannel, Fp8Block, Mxfp8 };
   std::string module;  // "model.layers.0.self_attn.q_proj"
   Format format = Format::Bf16;
+  Stored stored = Stored::AsFormat;
+  QuantAlgo claim = QuantAlgo::None;  // what the config says
   int64_t n = 0;
   int64_t k = 0;
   int64_t group_size = 16;  // as stored: 16 or 32
   std::string weight;       // tensor names; empty when absent
   std::string weight_scale;
   std::string weight_scale_2;
-  std::string input_scale;
+  std::string input_scale;  // empty too when the config says weight only, or when it is unusable
   std::string pre_quant_scale;
   std::string bias;
   bool inverse_scales = false;  // compressed-tensors stores 1 / multiplier
+  float global_scale = 1.0f;    // the multiplier: nvfp4 weight_scale_2, fp8 weight_scale
   uint64_t size_bytes = 0;
 };
+std::string_view to_string(LinearInfo::Format format);
 
 // Host copies of one linear's tensors in the form LinearPart of ops/gemm.h wants: group size 16,
 // multipliers not inverses, f32 scalars. Owns its memory.
@@ -53,16 +60,22 @@ struct Problem {
   Error error;
 };
 
+// name -> (index of its file, header entry)
+using TensorTable = std::map<std::string, std::pair<size_t, TensorInfo>, std::less<>>;
+
 class Checkpoint {
  public:
-  // Fails only when nothing can be said (no directory, no config.json, unreadable header); anything
-  // else that makes it unservable is in problems().
+  // Fails only when nothing can be said (no directory, no config.json, no weight file); everything
+  // else that makes it unservable is in problems(). Who wants to run the model asks
+  // require_servable() first.
   static Result<Checkpoint> open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return quant_; }
   const std::vector<Problem>& problems() const { return problems_; }
+  // The first error among the problems, with the number of others.
+  Result<void> require_servable() const;
 
   std::vector<std::string> tensor_names() const;        // sorted
   const TensorInfo* find(std::string_view name) const;  // nullptr when absent
@@ -88,13 +101,29 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  Result<void> read_configs();
+  Result<void> read_headers();
+  void check_scalars();
+  Result<float> read_scalar(const std::string& name) const;
+  Error missing(std::string_view name, const std::string& expected) const;
+  Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
+  Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
+  Result<std::vector<std::byte>> read_bytes(const std::string& name) const;
+  // Keeps bf16, turns the other float types into f32; `dtype` says what it became.
+  Result<std::vector<std::byte>> read_small_floats(const std::string& name, DType& dtype) const;
+  void add_error(Error error) { problems_.push_back({Problem::Severity::Error, std::move(error)}); }
+  void add_warning(Error error) {
+    problems_.push_back({Problem::Severity::Warning, std::move(error)});
+  }
+
   std::string directory_;
   ModelConfig config_;
   QuantConfig quant_;
   std::vector<Problem> problems_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::pair<size_t, TensorInfo>, std::less<>> tensors_;  // name -> file, info
+  TensorTable tensors_;
   std::vector<LinearInfo> linears_;
+  std::map<std::string, Error, std::less<>> linear_errors_;  // by module
 };
 
 }  // namespace nibble::checkpoint

@@ -19,9 +19,12 @@ namespace nibble::checkpoint {
 
 struct TensorInfo {
   DType dtype = DType::F32;
-  Shape shape;                // rank up to 4 (a fifth dimension is refused by name)
+  Shape shape;                // rank up to 4
   uint64_t offset_bytes = 0;  // in the file
   uint64_t size_bytes = 0;
+  // Why nothing here can use it (f64, more than four dimensions); empty for all others. Such a
+  // tensor is listed as u8 [size_bytes]: only a model that asks for it is refused.
+  std::string unusable;
 };
 
 class SafetensorsFile {
@@ -33,7 +36,7 @@ class SafetensorsFile {
   Result<void> read(const std::string& name, std::span<std::byte> out) const;
 
  private:
-  SafetensorsFile(ReadFile file) : file_(std::move(file)) {}
+  explicit SafetensorsFile(ReadFile file) : file_(std::move(file)) {}
   ReadFile file_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;

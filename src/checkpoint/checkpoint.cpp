@@ -1,0 +1,399 @@
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/json.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/linear_table.h"
+#include "checkpoint/shard_list.h"
+
+namespace nibble::checkpoint {
+
+namespace json = boost::json;
+
+namespace {
+
+// Weights lie below 1e4 in magnitude, so a multiplier (amax / 2688) above this is a divisor that a
+// converter put under the wrong name; divisors below its inverse likewise.
+constexpr float kMaxGlobalScale = 64.0f;
+constexpr size_t kMaxNamesListed = 3;
+// A name within this edit distance is worth suggesting.
+constexpr size_t kSuggestDistance = 6;
+
+std::string expectation(DType dtype, const Shape& shape, std::string_view expected_from) {
+  std::string text = std::string(to_string(dtype)) + " " + to_string(shape);
+  return expected_from.empty() ? text : text + " (from " + std::string(expected_from) + ")";
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+Result<std::optional<json::value>> optional_json(const std::string& path) {
+  if (!file_exists(path)) {
+    return std::nullopt;
+  }
+  return std::optional<json::value>(TRY(parse_json_file(path)));
+}
+
+bool same_bytes(const SafetensorsFile& a, const SafetensorsFile& b, const std::string& name) {
+  const TensorInfo& first = a.tensors().at(name);
+  const TensorInfo& second = b.tensors().at(name);
+  if (first.dtype != second.dtype || !(first.shape == second.shape) ||
+      first.size_bytes != second.size_bytes) {
+    return false;
+  }
+  std::vector<std::byte> left(first.size_bytes);
+  std::vector<std::byte> right(second.size_bytes);
+  return a.read(name, left) && b.read(name, right) && left == right;
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& directory) {
+  if (!directory_exists(directory)) {
+    return fail(ErrorCode::NotFound, "no such directory", directory);
+  }
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  TRY(checkpoint.read_configs());
+  TRY(checkpoint.read_headers());
+  LinearTable table =
+      build_linear_table(checkpoint.tensors_, checkpoint.quant_, checkpoint.config_);
+  checkpoint.linears_ = std::move(table.linears);
+  checkpoint.linear_errors_ = std::move(table.errors);
+  checkpoint.check_scalars();
+  for (const auto& [module, error] : checkpoint.linear_errors_) {
+    checkpoint.add_error(error);
+  }
+  for (Error& warning : table.warnings) {
+    checkpoint.add_warning(std::move(warning));
+  }
+  return checkpoint;
+}
+
+Result<void> Checkpoint::read_configs() {
+  const std::string path = directory_ + "/config.json";
+  if (!file_exists(path)) {
+    return fail(ErrorCode::NotFound, "no config.json in this directory", directory_);
+  }
+  const json::value config = TRY(parse_json_file(path));
+  // The optional files may be broken without hiding what else is wrong.
+  const auto optional_file = [&](const char* name) -> std::optional<json::value> {
+    auto value = optional_json(directory_ + "/" + name);
+    if (!value) {
+      add_error(std::move(value).error());
+      return std::nullopt;
+    }
+    return std::move(*value);
+  };
+  const auto generation = optional_file("generation_config.json");
+  const auto side = optional_file("hf_quant_config.json");
+
+  auto model = parse_model_config(config, generation ? &*generation : nullptr, "config.json");
+  if (model) {
+    config_ = std::move(*model);
+  } else {
+    add_error(std::move(model).error());
+  }
+  auto quant = parse_quant_config(config, side ? &*side : nullptr);
+  if (quant) {
+    quant_ = std::move(*quant);
+    for (const std::string& warning : quant_.warnings) {
+      add_warning({ErrorCode::InvalidArgument, warning, {}});
+    }
+  } else {
+    add_error(std::move(quant).error());
+  }
+  return {};
+}
+
+Result<void> Checkpoint::read_headers() {
+  const ShardList shards = TRY(list_shards(directory_));
+  std::map<std::string, size_t> opened;  // file name -> index in files_
+  for (const std::string& name : shards.files) {
+    auto file = SafetensorsFile::open(directory_ + "/" + name);
+    if (file) {
+      opened.emplace(name, files_.size());
+      files_.push_back(std::move(*file));
+      continue;
+    }
+    size_t affected = 0;
+    std::string first;
+    for (const auto& [tensor, owner] : shards.weight_map) {
+      if (owner == name) {
+        first = affected++ == 0 ? tensor : first;
+      }
+    }
+    Error error = std::move(file).error();
+    if (affected > 0) {
+      error.message += "; the index says it holds " + std::to_string(affected) +
+                       " tensors, the first is " + first;
+    }
+    add_error(std::move(error));
+  }
+
+  std::map<std::string, size_t> strays;  // file -> tensors that the index gives to another file
+  for (const auto& [file_name, file_index] : opened) {
+    for (const auto& [name, info] : files_[file_index].tensors()) {
+      const auto listed = shards.weight_map.find(name);
+      if (listed != shards.weight_map.end() && listed->second != file_name) {
+        ++strays[file_name];
+        continue;
+      }
+      const auto [it, inserted] = tensors_.try_emplace(name, file_index, info);
+      if (!inserted && !same_bytes(files_[it->second.first], files_[file_index], name)) {
+        add_error({ErrorCode::InvalidArgument,
+                   "stored in two files with different contents: " +
+                       files_[it->second.first].path() + " and " + files_[file_index].path() +
+                       "; the index does not say which one counts",
+                   name});
+      }
+    }
+  }
+  for (const auto& [file_name, count] : strays) {
+    add_warning({ErrorCode::InvalidArgument,
+                 std::to_string(count) + " tensors are skipped: " + shards.index +
+                     " gives their names to other files",
+                 file_name});
+  }
+  for (const auto& [name, file_name] : shards.weight_map) {
+    if (tensors_.contains(name) || !opened.contains(file_name)) {
+      continue;
+    }
+    std::string message = shards.index + " says it is in " + file_name + ", which does not have it";
+    for (const auto& [other, file_index] : opened) {
+      if (files_[file_index].tensors().contains(name)) {
+        message += "; it is in " + other;
+      }
+    }
+    add_error({ErrorCode::InvalidArgument, std::move(message), name});
+  }
+  return {};
+}
+
+Result<float> Checkpoint::read_scalar(const std::string& name) const {
+  const TensorInfo* info = find(name);
+  if (info == nullptr) {
+    return fail(ErrorCode::NotFound, "missing", name);
+  }
+  std::vector<std::byte> bytes = TRY(read_bytes(name));
+  bytes = TRY(convert_floats(bytes, info->dtype, DType::F32, name));
+  return load_floats(bytes).front();
+}
+
+void Checkpoint::check_scalars() {
+  for (LinearInfo& info : linears_) {
+    const std::string& name = info.format == LinearInfo::Format::Nvfp4 ? info.weight_scale_2
+                                                                       : info.weight_scale;
+    if (info.format != LinearInfo::Format::Bf16) {
+      auto value = read_scalar(name);
+      if (!value) {
+        linear_errors_.emplace(info.module, std::move(value).error());
+        continue;
+      }
+      const float multiplier = info.inverse_scales ? 1.0f / *value : *value;
+      if (!std::isfinite(*value) || !(*value > 0.0f) || !std::isfinite(multiplier)) {
+        linear_errors_.emplace(info.module,
+                               Error{ErrorCode::InvalidArgument,
+                                     "expected a finite positive scale, found " +
+                                         format_number(static_cast<double>(*value)),
+                                     name});
+        continue;
+      }
+      if (info.format == LinearInfo::Format::Nvfp4 && multiplier > kMaxGlobalScale) {
+        linear_errors_.emplace(
+            info.module,
+            Error{ErrorCode::InvalidArgument,
+                  "found " + format_number(static_cast<double>(*value)) + ", expected a " +
+                      (info.inverse_scales ? "divisor (about 2688 / amax); it looks like a "
+                                             "multiplier under the wrong name"
+                                           : "multiplier (about amax / 2688); it looks like a "
+                                             "divisor under the wrong name"),
+                  name});
+        continue;
+      }
+      info.global_scale = multiplier;
+    }
+    if (!info.input_scale.empty()) {
+      const auto value = read_scalar(info.input_scale);
+      if (!value || !std::isfinite(*value) || !(*value > 0.0f)) {
+        add_warning({ErrorCode::InvalidArgument,
+                     "is not a finite positive number; it is ignored and activations are scaled "
+                     "by token where they are quantized",
+                     info.input_scale});
+        info.input_scale.clear();
+      }
+    }
+  }
+}
+
+Result<void> Checkpoint::require_servable() const {
+  size_t errors = 0;
+  const Problem* first = nullptr;
+  for (const Problem& problem : problems_) {
+    if (problem.severity == Problem::Severity::Error) {
+      first = errors++ == 0 ? &problem : first;
+    }
+  }
+  if (first == nullptr) {
+    return {};
+  }
+  Error error = first->error;
+  if (errors > 1) {
+    error.message += " (and " + std::to_string(errors - 1) +
+                     " more problems; `nibble inspect` lists all of them)";
+  }
+  return tl::unexpected<Error>(std::move(error));
+}
+
+std::vector<std::string> Checkpoint::tensor_names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, entry] : tensors_) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+const TensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.second;
+}
+
+Error Checkpoint::missing(std::string_view name, const std::string& expected) const {
+  std::vector<std::pair<size_t, std::string>> near;
+  for (const auto& [other, entry] : tensors_) {
+    const size_t longer = std::max(other.size(), name.size());
+    if (longer - std::min(other.size(), name.size()) > kSuggestDistance) {
+      continue;
+    }
+    const size_t distance = edit_distance(name, other);
+    if (distance <= kSuggestDistance) {
+      near.emplace_back(distance, other);
+    }
+  }
+  std::sort(near.begin(), near.end());
+  std::string message = "missing; expected " + expected;
+  for (size_t i = 0; i < std::min(near.size(), kMaxNamesListed); ++i) {
+    message += (i == 0 ? "; similar names that are there: " : ", ") + near[i].second;
+  }
+  return {ErrorCode::NotFound, std::move(message), std::string(name)};
+}
+
+Result<void> Checkpoint::read(std::string_view name, std::span<std::byte> out) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    return fail(ErrorCode::NotFound, "missing", std::string(name));
+  }
+  return files_[found->second.first].read(found->first, out);
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_bytes(const std::string& name) const {
+  const TensorInfo* info = find(name);
+  if (info == nullptr) {
+    return fail(ErrorCode::NotFound, "missing", name);
+  }
+  std::vector<std::byte> bytes(info->size_bytes);
+  TRY(read(name, bytes));
+  return bytes;
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_as(std::string_view name,
+                                                   DType dtype,
+                                                   const Shape& shape,
+                                                   std::string_view expected_from) const {
+  const std::string text(name);
+  const TensorInfo* info = find(name);
+  const std::string expected = expectation(dtype, shape, expected_from);
+  if (info == nullptr) {
+    return tl::unexpected<Error>(missing(name, expected));
+  }
+  if (!info->unusable.empty()) {
+    return unsupported(info->unusable + "; expected " + expected, text);
+  }
+  const bool same_kind =
+      info->dtype == dtype || (is_float_dtype(info->dtype) && is_float_dtype(dtype));
+  if (!same_kind || !(info->shape == shape)) {
+    return invalid("expected " + expected + ", found " + std::string(to_string(info->dtype)) + " " +
+                       to_string(info->shape),
+                   text);
+  }
+  return convert_floats(TRY(read_bytes(text)), info->dtype, dtype, text);
+}
+
+Result<LinearInfo> Checkpoint::linear(std::string_view module,
+                                      int64_t n,
+                                      int64_t k,
+                                      std::string_view expected_from) const {
+  if (const auto error = linear_errors_.find(module); error != linear_errors_.end()) {
+    return tl::unexpected<Error>(error->second);
+  }
+  const auto found = std::lower_bound(
+      linears_.begin(), linears_.end(), module, [](const LinearInfo& info, std::string_view wanted) {
+        return info.module < wanted;
+      });
+  const std::string origin =
+      expected_from.empty() ? std::string() : " (from " + std::string(expected_from) + ")";
+  const std::string shape = to_string(Shape{n, k}) + origin;
+  if (found == linears_.end() || found->module != module) {
+    return tl::unexpected<Error>(
+        missing(std::string(module) + ".weight", "a linear of shape " + shape));
+  }
+  if (found->n != n || found->k != k) {
+    const TensorInfo* weight = find(found->weight);
+    std::string stored = to_string(weight->shape);
+    if (found->format == LinearInfo::Format::Nvfp4) {
+      stored += " u8, 4-bit codes of " + to_string(Shape{found->n, found->k});
+    }
+    return invalid("expected " + shape + ", found " + stored, found->weight);
+  }
+  return *found;
+}
+
+Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
+  LinearData data;
+  TRY(decode_weight(info, data));
+  if (!info.input_scale.empty()) {
+    const float value = TRY(read_scalar(info.input_scale));
+    data.input_scale = info.inverse_scales ? 1.0f / value : value;
+  }
+  if (!info.pre_quant_scale.empty()) {
+    data.pre_quant_scale_dtype = find(info.pre_quant_scale)->dtype;
+    data.pre_quant_scale =
+        TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
+  }
+  if (!info.bias.empty()) {
+    const TensorInfo* bias = find(info.bias);
+    if (num_elements(bias->shape) != info.n) {
+      return invalid("expected " + to_string(Shape{info.n}) + ", found " + to_string(bias->shape),
+                     info.bias);
+    }
+    data.bias_dtype = bias->dtype;
+    data.bias = TRY(read_small_floats(info.bias, data.bias_dtype));
+  }
+  return data;
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_small_floats(const std::string& name,
+                                                             DType& dtype) const {
+  const DType stored = dtype;
+  dtype = stored == DType::BF16 ? DType::BF16 : DType::F32;  // f16 would lose its small values
+  return convert_floats(TRY(read_bytes(name)), stored, dtype, name);
+}
+
+}  // namespace nibble::checkpoint

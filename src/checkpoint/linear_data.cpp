@@ -1,0 +1,160 @@
+// Reading one linear's weight into the form that the kernels' packers want.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/number_formats.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/convert.h"
+
+namespace nibble::checkpoint {
+
+namespace {
+
+constexpr uint8_t kE4m3NanMagnitude = 0x7F;
+constexpr uint8_t kSignBit = 0x80;
+constexpr int64_t kFp8BlockSize = 128;
+constexpr int64_t kMxBlockSize = 32;
+constexpr int64_t kCodesPerByte = 2;
+constexpr uint8_t kCodeMagnitudes = 0x77;  // both codes of a byte without their signs
+
+uint8_t* as_u8(std::vector<std::byte>& bytes) { return reinterpret_cast<uint8_t*>(bytes.data()); }
+const uint8_t* as_u8(const std::vector<std::byte>& bytes) {
+  return reinterpret_cast<const uint8_t*>(bytes.data());
+}
+
+std::string position(int64_t row, int64_t column) {
+  return "[" + std::to_string(row) + ", " + std::to_string(column) + "]";
+}
+
+// Block scales must be finite and not negative. A NaN over a block of zero codes is what old
+// exporters wrote for all-zero blocks: it becomes 0.
+Result<void> check_block_scales(const LinearInfo& info,
+                                std::vector<std::byte>& scales,
+                                const std::vector<std::byte>& codes) {
+  const int64_t blocks = info.k / info.group_size;
+  const int64_t block_bytes = info.group_size / kCodesPerByte;
+  uint8_t* scale = as_u8(scales);
+  for (int64_t row = 0; row < info.n; ++row) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      uint8_t& value = scale[row * blocks + block];
+      if (value < kE4m3NanMagnitude) {
+        continue;
+      }
+      const uint8_t* code = as_u8(codes) + row * (info.k / kCodesPerByte) + block * block_bytes;
+      const bool zero = std::all_of(
+          code, code + block_bytes, [](uint8_t pair) { return (pair & kCodeMagnitudes) == 0; });
+      const bool nan = (value & kE4m3NanMagnitude) == kE4m3NanMagnitude;
+      if (zero || value == kSignBit) {
+        value = 0;
+        continue;
+      }
+      return invalid(std::string("block scale ") + position(row, block) + " is " +
+                         (nan ? "NaN" : "negative") + "; the file is damaged or not NVFP4",
+                     info.weight_scale);
+    }
+  }
+  return {};
+}
+
+std::vector<std::byte> repeat_each_twice(const std::vector<std::byte>& scales) {
+  std::vector<std::byte> out(scales.size() * 2);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    out[2 * i] = scales[i];
+    out[2 * i + 1] = scales[i];
+  }
+  return out;
+}
+
+Result<void> check_fp8_weight(const LinearInfo& info, const std::vector<std::byte>& weight) {
+  const uint8_t* codes = as_u8(weight);
+  for (size_t i = 0; i < weight.size(); ++i) {
+    if ((codes[i] & kE4m3NanMagnitude) == kE4m3NanMagnitude) {
+      const auto index = static_cast<int64_t>(i);
+      return invalid("value " + position(index / info.k, index % info.k) + " is NaN", info.weight);
+    }
+  }
+  return {};
+}
+
+// scales as f32, whatever they are stored as.
+std::vector<float> fp8_scales(const std::vector<std::byte>& bytes, DType dtype) {
+  if (is_float_dtype(dtype)) {
+    return load_floats(*convert_floats(bytes, dtype, DType::F32, {}));
+  }
+  std::vector<float> scales;
+  scales.reserve(bytes.size());
+  for (std::byte code : bytes) {
+    scales.push_back(e8m0_to_float(static_cast<uint8_t>(code)));
+  }
+  return scales;
+}
+
+// e4m3 weight [n, k] times its row, block or group scale, rounded once to bf16.
+std::vector<std::byte> fp8_to_bf16(const LinearInfo& info,
+                                   const std::vector<std::byte>& weight,
+                                   const std::vector<float>& scales) {
+  const bool per_row = info.stored == LinearInfo::Stored::Fp8PerChannel;
+  const bool blocks = info.stored == LinearInfo::Stored::Fp8Block;
+  const int64_t row_step = blocks ? kFp8BlockSize : 1;
+  const int64_t column_step = per_row ? info.k : blocks ? kFp8BlockSize : kMxBlockSize;
+  const int64_t scale_columns = (info.k + column_step - 1) / column_step;
+  std::vector<std::byte> out(weight.size() * sizeof(uint16_t));
+  for (int64_t row = 0; row < info.n; ++row) {
+    for (int64_t column = 0; column < info.k; ++column) {
+      const int64_t index = row * info.k + column;
+      const float scale =
+          scales[static_cast<size_t>(row / row_step * scale_columns + column / column_step)];
+      const uint16_t bits = float_to_bf16(e4m3_to_float(as_u8(weight)[index]) * scale);
+      std::memcpy(out.data() + index * static_cast<int64_t>(sizeof bits), &bits, sizeof bits);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<void> Checkpoint::read_nvfp4(const LinearInfo& info, LinearData& data) const {
+  data.weight = TRY(read_bytes(info.weight));
+  data.weight_dtype = DType::U8;
+  data.weight_scale = TRY(read_bytes(info.weight_scale));
+  TRY(check_block_scales(info, data.weight_scale, data.weight));
+  if (info.group_size == 32) {
+    data.weight_scale = repeat_each_twice(data.weight_scale);
+  }
+  data.weight_scale_2 = info.global_scale;
+  return {};
+}
+
+Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data) const {
+  if (info.format == LinearInfo::Format::Nvfp4) {
+    return read_nvfp4(info, data);
+  }
+  data.weight = TRY(read_bytes(info.weight));
+  if (info.format == LinearInfo::Format::Fp8) {
+    TRY(check_fp8_weight(info, data.weight));
+    data.weight_dtype = DType::E4M3;
+    data.weight_scale_2 = info.global_scale;
+    return {};
+  }
+  data.weight_dtype = DType::BF16;
+  if (info.stored == LinearInfo::Stored::AsFormat) {
+    data.weight =
+        TRY(convert_floats(std::move(data.weight), find(info.weight)->dtype, DType::BF16,
+                           info.weight));
+    return {};
+  }
+  TRY(check_fp8_weight(info, data.weight));
+  const std::vector<float> scales =
+      fp8_scales(TRY(read_bytes(info.weight_scale)), find(info.weight_scale)->dtype);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!std::isfinite(scales[i])) {
+      return invalid("scale " + std::to_string(i) + " is not finite", info.weight_scale);
+    }
+  }
+  data.weight = fp8_to_bf16(info, data.weight, scales);
+  return {};
+}
+
+}  // namespace nibble::checkpoint
