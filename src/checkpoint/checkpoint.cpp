@@ -20,7 +20,7 @@ namespace {
 constexpr float kMaxGlobalScale = 64.0f;
 constexpr size_t kMaxNamesListed = 3;
 // A name within this edit distance is worth suggesting.
-constexpr size_t kSuggestDistance = 6;
+constexpr size_t kSuggestDistance = 3;
 
 std::string expectation(DType dtype, const Shape& shape, std::string_view expected_from) {
   std::string text = std::string(to_string(dtype)) + " " + to_string(shape);
@@ -41,6 +41,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row[b.size()];
+}
+
+// Neighbouring layers and experts have names that differ in numbers only: no suggestions.
+bool differ_in_numbers_only(std::string a, std::string b) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::erase_if(a, is_digit);
+  std::erase_if(b, is_digit);
+  return a == b;
 }
 
 Result<std::optional<json::value>> optional_json(const std::string& path) {
@@ -157,11 +165,11 @@ Result<void> Checkpoint::read_headers() {
       }
       const auto [it, inserted] = tensors_.try_emplace(name, file_index, info);
       if (!inserted && !same_bytes(files_[it->second.first], files_[file_index], name)) {
-        add_error({ErrorCode::InvalidArgument,
-                   "stored in two files with different contents: " +
-                       files_[it->second.first].path() + " and " + files_[file_index].path() +
-                       "; the index does not say which one counts",
-                   name});
+        add_error(
+            {ErrorCode::InvalidArgument,
+             "stored in two files with different contents: " + files_[it->second.first].path() +
+                 " and " + files_[file_index].path() + "; the index does not say which one counts",
+             name});
       }
     }
   }
@@ -198,8 +206,8 @@ Result<float> Checkpoint::read_scalar(const std::string& name) const {
 
 void Checkpoint::check_scalars() {
   for (LinearInfo& info : linears_) {
-    const std::string& name = info.format == LinearInfo::Format::Nvfp4 ? info.weight_scale_2
-                                                                       : info.weight_scale;
+    const std::string& name =
+        info.format == LinearInfo::Format::Nvfp4 ? info.weight_scale_2 : info.weight_scale;
     if (info.format != LinearInfo::Format::Bf16) {
       auto value = read_scalar(name);
       if (!value) {
@@ -283,7 +291,7 @@ Error Checkpoint::missing(std::string_view name, const std::string& expected) co
       continue;
     }
     const size_t distance = edit_distance(name, other);
-    if (distance <= kSuggestDistance) {
+    if (distance <= kSuggestDistance && !differ_in_numbers_only(std::string(name), other)) {
       near.emplace_back(distance, other);
     }
   }
@@ -344,9 +352,10 @@ Result<LinearInfo> Checkpoint::linear(std::string_view module,
     return tl::unexpected<Error>(error->second);
   }
   const auto found = std::lower_bound(
-      linears_.begin(), linears_.end(), module, [](const LinearInfo& info, std::string_view wanted) {
-        return info.module < wanted;
-      });
+      linears_.begin(),
+      linears_.end(),
+      module,
+      [](const LinearInfo& info, std::string_view wanted) { return info.module < wanted; });
   const std::string origin =
       expected_from.empty() ? std::string() : " (from " + std::string(expected_from) + ")";
   const std::string shape = to_string(Shape{n, k}) + origin;
@@ -374,8 +383,7 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
   }
   if (!info.pre_quant_scale.empty()) {
     data.pre_quant_scale_dtype = find(info.pre_quant_scale)->dtype;
-    data.pre_quant_scale =
-        TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
+    data.pre_quant_scale = TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
   }
   if (!info.bias.empty()) {
     const TensorInfo* bias = find(info.bias);

@@ -47,9 +47,9 @@ Result<std::vector<std::byte>> convert_floats(std::vector<std::byte> bytes,
     return bytes;
   }
   if (!is_float_dtype(from) || !is_float_dtype(to)) {
-    return invalid("expected " + std::string(to_string(to)) + ", found " +
-                       std::string(to_string(from)),
-                   where);
+    return invalid(
+        "expected " + std::string(to_string(to)) + ", found " + std::string(to_string(from)),
+        where);
   }
   const auto from_bytes = static_cast<size_t>(size_of(from));
   const auto to_bytes = static_cast<size_t>(size_of(to));

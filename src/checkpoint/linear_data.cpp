@@ -140,9 +140,8 @@ Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data)
   }
   data.weight_dtype = DType::BF16;
   if (info.stored == LinearInfo::Stored::AsFormat) {
-    data.weight =
-        TRY(convert_floats(std::move(data.weight), find(info.weight)->dtype, DType::BF16,
-                           info.weight));
+    data.weight = TRY(
+        convert_floats(std::move(data.weight), find(info.weight)->dtype, DType::BF16, info.weight));
     return {};
   }
   TRY(check_fp8_weight(info, data.weight));

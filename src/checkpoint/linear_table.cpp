@@ -15,10 +15,21 @@ constexpr int64_t kMxBlockSize = 32;
 
 // Longest first where one is the end of another.
 constexpr std::array<std::string_view, 15> kSuffixes = {
-    ".weight_global_scale", ".input_global_scale", ".weight_scale_inv", ".weight_scale_2",
-    ".weight_packed",       ".weight_scale",       ".pre_quant_scale",  ".input_scale",
-    ".svdquant_lora_a",     ".svdquant_lora_b",    ".qweight",          ".qzeros",
-    ".weight",              ".bias",               ".scale",
+    ".weight_global_scale",
+    ".input_global_scale",
+    ".weight_scale_inv",
+    ".weight_scale_2",
+    ".weight_packed",
+    ".weight_scale",
+    ".pre_quant_scale",
+    ".input_scale",
+    ".svdquant_lora_a",
+    ".svdquant_lora_b",
+    ".qweight",
+    ".qzeros",
+    ".weight",
+    ".bias",
+    ".scale",
 };
 
 struct Member {
@@ -83,9 +94,15 @@ int64_t layer_index(std::string_view module) {
 // projections, draft layers, towers of other modalities.
 bool may_stay_unquantized(std::string_view module, const ModelConfig& config) {
   const std::string_view last = last_segment(module);
-  constexpr std::array<std::string_view, 9> kNames = {"gate",   "router",      "lm_head",
-                                                      "head",   "conv1d",      "in_proj_a",
-                                                      "in_proj_b", "in_proj_ba", "shared_expert_gate"};
+  constexpr std::array<std::string_view, 9> kNames = {"gate",
+                                                      "router",
+                                                      "lm_head",
+                                                      "head",
+                                                      "conv1d",
+                                                      "in_proj_a",
+                                                      "in_proj_b",
+                                                      "in_proj_ba",
+                                                      "shared_expert_gate"};
   if (std::find(kNames.begin(), kNames.end(), last) != kNames.end() || is_embedding(module)) {
     return true;
   }
@@ -154,9 +171,9 @@ class Classifier {
       info_.n = main.info->shape[0];
       info_.k = main.info->shape[1];
     } else {
-      return unsupported(
-          "expected bf16, f16, f32, u8 (two 4-bit codes) or f8_e4m3, found " + found_text(*main.info),
-          main.name);
+      return unsupported("expected bf16, f16, f32, u8 (two 4-bit codes) or f8_e4m3, found " +
+                             found_text(*main.info),
+                         main.name);
     }
     if (!info_.pre_quant_scale.empty()) {
       TRY(check_pre_quant_scale());
@@ -186,9 +203,9 @@ class Classifier {
 
   Result<void> nvfp4(const Member& weight, bool packed) {
     if (weight.info->dtype != DType::U8 || weight.info->shape.rank != 2) {
-      return invalid("expected u8 [n, k/2] (two 4-bit codes a byte), found " +
-                         found_text(*weight.info),
-                     weight.name);
+      return invalid(
+          "expected u8 [n, k/2] (two 4-bit codes a byte), found " + found_text(*weight.info),
+          weight.name);
     }
     info_.format = LinearInfo::Format::Nvfp4;
     info_.n = weight.info->shape[0];
@@ -202,9 +219,10 @@ class Classifier {
     const std::string_view global = packed ? ".weight_global_scale" : ".weight_scale_2";
     const bool byte_scales = scale->info->dtype == DType::U8 || scale->info->dtype == DType::E8M0;
     if (byte_scales && find(global) == nullptr) {
-      return unsupported("stored as MXFP4 (one power of two for 32 columns, no global scale), which "
-                         "is not supported",
-                         weight.name);
+      return unsupported(
+          "stored as MXFP4 (one power of two for 32 columns, no global scale), which "
+          "is not supported",
+          weight.name);
     }
     TRY(check_block_scales(*scale));
     info_.weight_scale_2 = TRY(require_scalar(global));
@@ -230,8 +248,7 @@ class Classifier {
     const int64_t padded_groups = (info_.k / 16 + 3) / 4 * 4;
     if (num_elements(shape) == padded_n * padded_groups) {
       hint = "; the scales may be in the swizzled 128x4 layout of a kernel instead of row order";
-    } else if (shape.rank == 2 && shape[0] == info_.n && shape[1] > 0 &&
-               info_.k % shape[1] == 0) {
+    } else if (shape.rank == 2 && shape[0] == info_.n && shape[1] > 0 && info_.k % shape[1] == 0) {
       hint = "; the checkpoint may use group size " + std::to_string(info_.k / shape[1]) +
              ", 16 and 32 are supported";
     }
@@ -323,7 +340,9 @@ std::optional<Error> orphan(const std::string& module, const Members& members) {
 }
 
 // The config's claim against what is stored. Errors stop the model, warnings do not.
-void check_claim(const LinearInfo& info, const QuantConfig& quant, const ModelConfig& config,
+void check_claim(const LinearInfo& info,
+                 const QuantConfig& quant,
+                 const ModelConfig& config,
                  LinearTable& table) {
   using Format = LinearInfo::Format;
   const bool stored_nvfp4 = info.format == Format::Nvfp4;

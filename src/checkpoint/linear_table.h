@@ -11,7 +11,7 @@
 namespace nibble::checkpoint {
 
 struct LinearTable {
-  std::vector<LinearInfo> linears;                  // sorted by module
+  std::vector<LinearInfo> linears;                   // sorted by module
   std::map<std::string, Error, std::less<>> errors;  // modules that cannot be used
   std::vector<Error> warnings;
 };

@@ -162,9 +162,9 @@ Result<MoeConfig> parse_moe(const Keys& keys, const ModelConfig& config) {
   }
   moe.num_experts_per_tok = TRY(get_size(keys, "num_experts_per_tok"));
   if (moe.num_experts_per_tok > moe.num_experts) {
-    return invalid("is larger than " + std::string(experts_key) + " (" +
-                       std::to_string(moe.num_experts) + ")",
-                   keys.path_of("num_experts_per_tok"));
+    return invalid(
+        "is larger than " + std::string(experts_key) + " (" + std::to_string(moe.num_experts) + ")",
+        keys.path_of("num_experts_per_tok"));
   }
   // Mixtral has one size for its experts and calls it intermediate_size.
   moe.moe_intermediate_size =
@@ -249,9 +249,9 @@ Result<ModelConfig> parse_model_config(const json::value& config_json,
   config.max_position_embeddings =
       TRY(find_size(keys, "max_position_embeddings", 2048, 1, kMaxPositions));
   TRY(parse_attention(keys, config));
-  const std::string_view eps_key = first_key(keys, {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});
-  config.rms_norm_eps =
-      TRY(find_positive(keys.object_with(eps_key), eps_key, config.rms_norm_eps));
+  const std::string_view eps_key =
+      first_key(keys, {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});
+  config.rms_norm_eps = TRY(find_positive(keys.object_with(eps_key), eps_key, config.rms_norm_eps));
   config.tie_word_embeddings = TRY(find_flag(keys, "tie_word_embeddings", false));
   config.attention_bias = TRY(find_flag(keys, "attention_bias", false));
   config.mlp_bias = TRY(find_flag(keys, "mlp_bias", false));

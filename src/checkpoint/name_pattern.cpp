@@ -88,12 +88,13 @@ Result<NamePattern> NamePattern::compile(std::string_view text) {
     if (code == nullptr) {
       PCRE2_UCHAR message[128] = {};
       pcre2_get_error_message(error_code, message, sizeof message);
-      return invalid("'" + std::string(text.substr(0, 200)) + "' is not a regular expression: " +
-                     reinterpret_cast<const char*>(message) + " at " +
-                     std::to_string(error_offset));
+      return invalid("'" + std::string(text.substr(0, 200)) +
+                     "' is not a regular expression: " + reinterpret_cast<const char*>(message) +
+                     " at " + std::to_string(error_offset));
     }
-    pattern.regex_ = std::shared_ptr<const void>(
-        code, [](const void* p) { pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(p))); });
+    pattern.regex_ = std::shared_ptr<const void>(code, [](const void* p) {
+      pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(p)));
+    });
     return pattern;
   }
   std::string_view name = without_suffix(without_suffix(text, ".weight"), ".");
@@ -111,8 +112,8 @@ bool NamePattern::matches(std::string_view module) const {
   }
   const std::string name = without_wrapper(module);
   if (!has_wildcard_) {
-    return name == glob_ || (name.size() > glob_.size() && name[glob_.size()] == '.' &&
-                             name.starts_with(glob_));
+    return name == glob_ ||
+           (name.size() > glob_.size() && name[glob_.size()] == '.' && name.starts_with(glob_));
   }
   if (glob_matches(glob_, name)) {
     return true;

@@ -1,10 +1,11 @@
 // Patterns over module names, as quantization configs write them. One meaning for all dialects:
 //   "lm_head", "model.layers.1"   the module itself and everything below it (never layers.10)
-//   "model.layers.0.self_attn*"   shell wildcards over the whole name or a whole ancestor; * crosses
+//   "model.layers.0.self_attn*"   shell wildcards over the whole name or a whole ancestor; *
+//   crosses
 //                                 dots; "p.*" also means p
 //   "re:.*mlp\.gate$"             a regular expression, anchored at the start, not at the end
-// A trailing ".weight" or "." is ignored; "language_model" segments at the start are ignored on both
-// sides (exporters disagree about them). Names are those of the checkpoint, never fused ones.
+// A trailing ".weight" or "." is ignored; "language_model" segments at the start are ignored on
+// both sides (exporters disagree about them). Names are those of the checkpoint, never fused ones.
 // Immutable, thread-safe, cheap to copy.
 #pragma once
 
@@ -34,7 +35,8 @@ class NamePattern {
 // Shell wildcards * and ? over the whole text.
 bool glob_matches(std::string_view pattern, std::string_view text);
 
-// Drops "language_model" segments at the start: "model.language_model.layers.0" -> "model.layers.0".
+// Drops "language_model" segments at the start: "model.language_model.layers.0" ->
+// "model.layers.0".
 std::string without_wrapper(std::string_view name);
 
 }  // namespace nibble::checkpoint

@@ -136,9 +136,8 @@ std::string_view to_string(QuantAlgo algo) {
 }
 
 bool is_nvfp4(QuantAlgo algo) {
-  return algo == QuantAlgo::Nvfp4 || algo == QuantAlgo::Nvfp4Awq ||
-         algo == QuantAlgo::W4A16Nvfp4 || algo == QuantAlgo::W4A8Nvfp4Fp8 ||
-         algo == QuantAlgo::Nvfp4Svd;
+  return algo == QuantAlgo::Nvfp4 || algo == QuantAlgo::Nvfp4Awq || algo == QuantAlgo::W4A16Nvfp4 ||
+         algo == QuantAlgo::W4A8Nvfp4Fp8 || algo == QuantAlgo::Nvfp4Svd;
 }
 
 Result<QuantAlgo> parse_quant_algo(std::string_view text, const std::string& where) {

@@ -20,7 +20,8 @@ Result<QuantConfig> parse_modelopt(const JsonObject& block, bool says_method);
 // compressed-tensors (llm-compressor).
 Result<QuantConfig> parse_compressed_tensors(const JsonObject& block);
 
-// quant_method "fp8": block-scaled FP8 as DeepSeek and Qwen publish it, possibly with NVFP4 experts.
+// quant_method "fp8": block-scaled FP8 as DeepSeek and Qwen publish it, possibly with NVFP4
+// experts.
 Result<QuantConfig> parse_fp8_method(const JsonObject& block);
 
 // The list of modules kept in full precision, under any of its four names.

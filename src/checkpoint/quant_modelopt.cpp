@@ -38,7 +38,7 @@ Result<GroupFacts> read_group(const JsonObject& group) {
     }
   } else if (bits == 8) {
     const std::string strategy = TRY(weights.find_string("strategy")).value_or("tensor");
-    facts.algo = strategy == "channel"   ? QuantAlgo::Fp8PerChannel
+    facts.algo = strategy == "channel"    ? QuantAlgo::Fp8PerChannel
                  : facts.group_size == 32 ? QuantAlgo::Mxfp8
                                           : QuantAlgo::Fp8;
   } else {

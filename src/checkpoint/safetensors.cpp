@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -21,7 +20,7 @@ constexpr uint64_t kPrefixBytes = 8;
 // The reference implementation's limit; real headers of 200,000 tensors have about 30 MB.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxHeaderDepth = 8;
-constexpr int64_t kMaxDimension = int64_t{1} << 48;
+constexpr uint64_t kMaxElements = uint64_t{1} << 56;  // its size in bits fits 64 bits
 constexpr size_t kMaxNameBytes = 1024;
 
 struct StoredType {
@@ -30,12 +29,23 @@ struct StoredType {
   uint64_t bits;
 };
 constexpr std::array<StoredType, 17> kStoredTypes = {{
-    {"F32", DType::F32, 32},      {"BF16", DType::BF16, 16},    {"F16", DType::F16, 16},
-    {"F8_E4M3", DType::E4M3, 8},  {"F8_E8M0", DType::E8M0, 8},  {"U8", DType::U8, 8},
-    {"I8", DType::I8, 8},         {"I32", DType::I32, 32},      {"I64", DType::I64, 64},
-    {"BOOL", DType::Bool, 8},     {"F64", std::nullopt, 64},    {"F8_E5M2", std::nullopt, 8},
-    {"I16", std::nullopt, 16},    {"U16", std::nullopt, 16},    {"U32", std::nullopt, 32},
-    {"U64", std::nullopt, 64},    {"F4", std::nullopt, 4},
+    {"F32", DType::F32, 32},
+    {"BF16", DType::BF16, 16},
+    {"F16", DType::F16, 16},
+    {"F8_E4M3", DType::E4M3, 8},
+    {"F8_E8M0", DType::E8M0, 8},
+    {"U8", DType::U8, 8},
+    {"I8", DType::I8, 8},
+    {"I32", DType::I32, 32},
+    {"I64", DType::I64, 64},
+    {"BOOL", DType::Bool, 8},
+    {"F64", std::nullopt, 64},
+    {"F8_E5M2", std::nullopt, 8},
+    {"I16", std::nullopt, 16},
+    {"U16", std::nullopt, 16},
+    {"U32", std::nullopt, 32},
+    {"U64", std::nullopt, 64},
+    {"F4", std::nullopt, 4},
 }};
 
 const StoredType* stored_type(std::string_view name) {
@@ -88,16 +98,12 @@ Result<std::vector<int64_t>> int_array(const JsonObject& entry, std::string_view
   return TRY(entry.find_int_list(key)).value_or(std::vector<int64_t>{});
 }
 
-// Number of elements, or an error for negative sizes and products past 2^63.
+// Number of elements, or an error for negative sizes and absurd products.
 Result<uint64_t> checked_elements(const std::vector<int64_t>& dims, const std::string& where) {
   uint64_t count = 1;
   for (int64_t dim : dims) {
-    if (dim < 0 || dim > kMaxDimension) {
+    if (dim < 0 || (dim != 0 && count > kMaxElements / static_cast<uint64_t>(dim))) {
       return invalid("shape " + dims_text(dims) + " is out of range", where);
-    }
-    if (dim != 0 && count > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) /
-                                static_cast<uint64_t>(dim)) {
-      return invalid("shape " + dims_text(dims) + " has more elements than fit 63 bits", where);
     }
     count *= static_cast<uint64_t>(dim);
   }
@@ -129,10 +135,9 @@ Result<TensorInfo> parse_entry(const json::value& value,
   info.size_bytes = end - begin;
   const StoredType* type = stored_type(dtype_name);
   if (type != nullptr) {
-    const unsigned __int128 bits = static_cast<unsigned __int128>(elements) * type->bits;
-    if ((bits + 7) / 8 != info.size_bytes) {
-      return invalid(dtype_name + " " + dims_text(dims) + " needs " +
-                         std::to_string(static_cast<uint64_t>((bits + 7) / 8)) +
+    const uint64_t needed = (elements * type->bits + 7) / 8;
+    if (needed != info.size_bytes) {
+      return invalid(dtype_name + " " + dims_text(dims) + " needs " + std::to_string(needed) +
                          " bytes, data_offsets give " + std::to_string(info.size_bytes),
                      where);
     }
@@ -202,8 +207,8 @@ Result<std::map<std::string, TensorInfo>> parse_safetensors_header(
   if (data_begin > file_size_bytes) {
     return invalid("header reaches past the end of the file (truncated file?)", where);
   }
-  const json::value header = TRY(parse_json(
-      header_json, where, {.max_bytes = kMaxHeaderBytes, .max_depth = kMaxHeaderDepth}));
+  const json::value header = TRY(
+      parse_json(header_json, where, {.max_bytes = kMaxHeaderBytes, .max_depth = kMaxHeaderDepth}));
   const JsonObject root = TRY(JsonObject::from(header, where));
   if (auto name = repeated_key(header_json)) {
     return invalid("the header names it twice", where + ": " + *name);
@@ -226,8 +231,8 @@ Result<std::map<std::string, TensorInfo>> parse_safetensors_header(
                          std::to_string(kMaxNameBytes),
                      where);
     }
-    TensorInfo info = TRY(parse_entry(
-        member.value(), data_begin, file_size_bytes - data_begin, where + ": " + name));
+    TensorInfo info = TRY(
+        parse_entry(member.value(), data_begin, file_size_bytes - data_begin, where + ": " + name));
     tensors.emplace(name, std::move(info));
   }
   TRY(check_coverage(tensors, data_begin, file_size_bytes, where));

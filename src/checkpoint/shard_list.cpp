@@ -29,7 +29,8 @@ Result<ShardList> read_index(const std::string& directory, const std::string& in
   std::set<std::string> files;
   for (const auto& member : weight_map.raw()) {
     std::string file = TRY(weight_map.get_string(member.key()));
-    const bool plain = file.find('/') == std::string::npos && file.find('\\') == std::string::npos &&
+    const bool plain = file.find('/') == std::string::npos &&
+                       file.find('\\') == std::string::npos &&
                        file.find('\0') == std::string::npos && !file.starts_with('.') &&
                        file.size() < 256 && file.ends_with(kSuffix);
     if (!plain) {
