@@ -40,7 +40,8 @@ HOMES = [
     (r"CLI/", ["apps/"]),
     (r"spdlog/", ["base/log.cpp"]),
     (r"nccl\.h", ["parallel/nccl_api.cpp"]),
-    (r"pcre2\.h|utf8proc\.h", ["text/"]),
+    (r"pcre2\.h", ["text/", "checkpoint/name_pattern.cpp"]),
+    (r"utf8proc\.h", ["text/"]),
 ]
 NOT_ON_DEVICE = re.compile(r"(fmt|spdlog|boost)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -62,6 +62,9 @@ class CheckTreeTest(unittest.TestCase):
         files = {"tests/base/b_test.cpp": "",
                  "tests/base/CMakeLists.txt": "a_test.cpp b_test.cpp"}
         self.assert_one(files, "mirrors no source")
+        files.update({"src/base/b_1.cpp": "", "tests/untested.txt": "src/base/b_1.cpp: in b_test.cpp\n",
+                      "src/base/CMakeLists.txt": "a.cpp b_1.cpp"})
+        self.assertEqual(check(files), [])
 
     def test_a_source_that_cmake_does_not_know(self):
         self.assert_one({"src/base/CMakeLists.txt": "nibble_library(base SOURCES ba.cpp)\n"},

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include <sys/mman.h>
@@ -53,10 +54,13 @@ void fill_bytes(void* memory, int byte, size_t size_bytes, Stream /*stream*/) {
 void synchronize(Stream /*stream*/) {}
 
 Stream create_stream(Device device, int num_threads) {
-  return {device, new ThreadPool(num_threads > 0 ? num_threads : num_usable_cpus())};
+  auto pool = std::make_unique<ThreadPool>(num_threads > 0 ? num_threads : num_usable_cpus());
+  return {device, pool.release()};  // destroy_stream takes it back
 }
 
-void destroy_stream(Stream stream) noexcept { delete static_cast<ThreadPool*>(stream.native); }
+void destroy_stream(Stream stream) noexcept {
+  std::unique_ptr<ThreadPool>(static_cast<ThreadPool*>(stream.native)).reset();
+}
 
 void memory_info(Device /*device*/, size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = 0;
