@@ -5,6 +5,12 @@
 
 namespace nibble {
 
+extern const GemmBackend kNvfp4W4a16Avx512Bf16;
+extern const GemmBackend kNvfp4W4a16Avx512;
+extern const GemmBackend kNvfp4W4a16Avx2;
+extern const GemmBackend kGemmBf16Avx512Bf16;
+extern const GemmBackend kGemmBf16Avx512;
+extern const GemmBackend kGemmBf16Avx2;
 extern const GemmBackend kCpuReferenceGemm;
 
 std::span<const GemmBackend* const> cuda_gemm_backends();  // empty in backends/none
@@ -16,6 +22,12 @@ std::span<const GemmBackend* const> gemm_backends() {
       all.push_back(backend);
     }
     for (const GemmBackend* backend : {
+             &kNvfp4W4a16Avx512Bf16,
+             &kNvfp4W4a16Avx512,
+             &kNvfp4W4a16Avx2,
+             &kGemmBf16Avx512Bf16,
+             &kGemmBf16Avx512,
+             &kGemmBf16Avx2,
              &kCpuReferenceGemm,
          }) {
       all.push_back(backend);

@@ -1,0 +1,342 @@
+// The CPU GEMM as templates over a vector type (simd_*.h). Included by ISA files only; everything
+// has internal linkage.
+//
+// Plan. Output rows n sit in SIMD lanes, so K is summed in one fixed sequence by construction: no
+// horizontal adds, no split of K. A group is four vectors of rows. One row of x decodes weights in
+// registers and streams them once; more rows decode a panel of kTileK k's into an L1-resident tile
+// of 32-bit lanes and run micro-kernels of up to kMaxRowGroup rows over it. Both add the same
+// products in the same order, so the bits of a row do not depend on the number of rows.
+//
+// Order: Scaled (nvfp4): t = sum over a block of 16; acc = fma(t, block scale, acc).
+//        Plain (bf16):   acc = acc + w * x, k ascending.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/isa_abi.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int kVectors = 4;      // vectors of output rows in a group
+constexpr int kBlockK = 16;      // NVFP4 block
+constexpr int kTileSteps = 128;  // steps of a decoded tile: 16 KiB (AVX2), 32 KiB (AVX-512)
+
+template <typename V>
+constexpr int kGroupRows = kVectors * V::kLanes;
+
+// ---- formats: how a group's bytes become steps ----
+
+// NVFP4, per block of 16 k: 4 vectors x 16 k of codes, then the group's block scales.
+template <typename V>
+struct Nvfp4Format {
+  static constexpr bool kScaled = true;
+  static constexpr int kUnitK = kBlockK;
+  static constexpr int kUnitSteps = kBlockK / V::kKPerStep;
+  static constexpr int kCodeBytes = kGroupRows<V> * kBlockK / 2;
+  static constexpr int kUnitBytes = kCodeBytes + kGroupRows<V>;
+  static constexpr int kHalves = kUnitSteps / V::kDecodeSteps;
+
+  // The steps of vector v of a unit, in order.
+  static void decode(const uint8_t* unit, int v, typename V::Vec* w) {
+    for (int half = 0; half < kHalves; ++half) {
+      V::decode(unit + (half * kVectors + v) * V::kDecodeBytes, w + half * V::kDecodeSteps);
+    }
+  }
+  static typename V::Vec scales(const uint8_t* unit, int v) {
+    return V::decode_scales(unit + kCodeBytes + v * V::kLanes);
+  }
+};
+
+// BF16, per two k: 4 vectors of pairs.
+template <typename V>
+struct Bf16Format {
+  static constexpr bool kScaled = false;
+  static constexpr int kUnitK = 2;
+  static constexpr int kUnitSteps = V::kPairSteps;
+  static constexpr int kUnitBytes = kVectors * V::kPairBytes;
+
+  static void decode(const uint8_t* unit, int v, typename V::Vec* w) {
+    V::decode_pairs(unit + v * V::kPairBytes, w);
+  }
+};
+
+// ---- epilogue ----
+
+template <typename V>
+void store_row(const GemmTask& task, int64_t row, int64_t column, const float* acc) {
+  constexpr int kRows = kGroupRows<V>;
+  alignas(64) float out[kRows];
+  const int64_t left = task.n - column;
+  const int count = left < kRows ? static_cast<int>(left) : kRows;
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = v * V::kLanes;
+    V::store(out + at, V::mul(V::load(acc + at), V::load(task.alpha + column + at)));
+  }
+  if (task.bias != nullptr || task.residual != nullptr) {
+    const uint16_t* sources[2] = {
+        task.bias == nullptr ? nullptr : task.bias + column,
+        task.residual == nullptr ? nullptr : task.residual + row * task.residual_stride + column};
+    for (const uint16_t* source : sources) {
+      if (source == nullptr) {
+        continue;
+      }
+      alignas(64) uint16_t words[kRows] = {};
+      for (int i = 0; i < count; ++i) {
+        words[i] = source[i];
+      }
+      for (int v = 0; v < kVectors; ++v) {
+        const int at = v * V::kLanes;
+        V::store(out + at, V::add(V::load(out + at), V::load_bf16(words + at)));
+      }
+    }
+  }
+  if (task.y_is_f32 != 0) {
+    float* y = static_cast<float*>(task.y) + row * task.y_stride + column;
+    for (int i = 0; i < count; ++i) {
+      y[i] = out[i];
+    }
+    return;
+  }
+  uint16_t* y = static_cast<uint16_t*>(task.y) + row * task.y_stride + column;
+  if (count == kRows) {
+    for (int v = 0; v < kVectors; ++v) {
+      V::store_bf16(y + v * V::kLanes, V::load(out + v * V::kLanes));
+    }
+    return;
+  }
+  alignas(64) uint16_t words[kRows];
+  for (int v = 0; v < kVectors; ++v) {
+    V::store_bf16(words + v * V::kLanes, V::load(out + v * V::kLanes));
+  }
+  for (int i = 0; i < count; ++i) {
+    y[i] = words[i];
+  }
+}
+
+// ---- one row of x: stream the weights once ----
+
+template <typename V, typename Format>
+void run_one_row(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  using Vec = typename V::Vec;
+  const int64_t units = task.k / Format::kUnitK;
+  const float* x = static_cast<const float*>(task.x);
+  const uint8_t* unit = task.weights + group_begin * units * Format::kUnitBytes;
+  for (int64_t group = group_begin; group < group_end; ++group) {
+    Vec acc[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      acc[v] = V::zero();
+    }
+    const float* x_unit = x;
+    for (int64_t u = 0; u < units; ++u) {
+      __builtin_prefetch(unit + 4096, 0, 0);
+      __builtin_prefetch(unit + 4096 + 64, 0, 0);
+      if constexpr (Format::kScaled) {
+        __builtin_prefetch(unit + 4096 + 128, 0, 0);
+        __builtin_prefetch(unit + 4096 + 192, 0, 0);
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        Vec w[Format::kUnitSteps];
+        Format::decode(unit, v, w);
+        Vec sum = Format::kScaled ? V::zero() : acc[v];
+#pragma GCC unroll 16
+        for (int s = 0; s < Format::kUnitSteps; ++s) {
+          sum = V::madd(sum, w[s], V::broadcast(x_unit + s));
+        }
+        if constexpr (Format::kScaled) {
+          acc[v] = V::fma(sum, Format::scales(unit, v), acc[v]);
+        } else {
+          acc[v] = sum;
+        }
+      }
+      unit += Format::kUnitBytes;
+      x_unit += Format::kUnitSteps;
+    }
+    alignas(64) float out[kGroupRows<V>];
+    for (int v = 0; v < kVectors; ++v) {
+      V::store(out + v * V::kLanes, acc[v]);
+    }
+    store_row<V>(task, 0, group * kGroupRows<V>, out);
+  }
+}
+
+// ---- many rows of x: decoded tile and micro-kernels ----
+
+template <typename V>
+struct Tile {
+  alignas(64) float w[kTileSteps * kGroupRows<V>];  // [steps, group rows]
+  alignas(64) float scales[kTileSteps * V::kKPerStep / kBlockK * kGroupRows<V>];
+  alignas(64) float acc[kRowBlock * kGroupRows<V>];  // [rows, group rows]
+};
+
+template <typename V, typename Format>
+void decode_tile(const uint8_t* units, int num_units, Tile<V>& tile) {
+  constexpr int kRows = kGroupRows<V>;
+  for (int u = 0; u < num_units; ++u) {
+    const uint8_t* unit = units + u * Format::kUnitBytes;
+    for (int v = 0; v < kVectors; ++v) {
+      typename V::Vec w[Format::kUnitSteps];
+      Format::decode(unit, v, w);
+      float* to = tile.w + u * Format::kUnitSteps * kRows + v * V::kLanes;
+#pragma GCC unroll 16
+      for (int s = 0; s < Format::kUnitSteps; ++s) {
+        V::store(to + s * kRows, w[s]);
+      }
+      if constexpr (Format::kScaled) {
+        V::store(tile.scales + u * kRows + v * V::kLanes, Format::scales(unit, v));
+      }
+    }
+  }
+}
+
+// kRowsX rows of x times kVecs vectors of the tile, starting at vector `first`.
+template <typename V, typename Format, int kRowsX, int kVecs>
+void micro(const Tile<V>& tile, int first, const float* x, float* acc, int steps) {
+  using Vec = typename V::Vec;
+  constexpr int kRows = kGroupRows<V>;
+  const float* w = tile.w + first * V::kLanes;
+  float* to = acc + first * V::kLanes;
+  Vec sum[kRowsX][kVecs];
+  const auto clear = [&] {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v] = V::zero();
+      }
+    }
+  };
+  const auto step = [&] {
+    Vec wv[kVecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      wv[v] = V::load(w + v * V::kLanes);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+      const Vec xv = V::broadcast(x + r);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v] = V::madd(sum[r][v], wv[v], xv);
+      }
+    }
+    w += kRows;
+    x += kRowsX;
+  };
+  if constexpr (Format::kScaled) {
+    const float* scales = tile.scales + first * V::kLanes;
+    for (int done = 0; done < steps; done += Format::kUnitSteps) {
+      clear();
+      for (int s = 0; s < Format::kUnitSteps; ++s) {
+        step();
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec scale = V::load(scales + v * V::kLanes);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRowsX; ++r) {
+          float* at = to + r * kRows + v * V::kLanes;
+          V::store(at, V::fma(sum[r][v], scale, V::load(at)));
+        }
+      }
+      scales += kRows;
+    }
+  } else {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v] = V::load(to + r * kRows + v * V::kLanes);
+      }
+    }
+    for (int s = 0; s < steps; ++s) {
+      step();
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        V::store(to + r * kRows + v * V::kLanes, sum[r][v]);
+      }
+    }
+  }
+}
+
+// 16 vector registers hold 6 x 2 or 3 x 4 sums beside the operands; 32 hold 6 x 4.
+template <typename V, typename Format, int kRowsX>
+void micro_group(const Tile<V>& tile, const float* x, float* acc, int steps) {
+  if constexpr (V::kLanes == 8 && kRowsX > 3) {
+    micro<V, Format, kRowsX, 2>(tile, 0, x, acc, steps);
+    micro<V, Format, kRowsX, 2>(tile, 2, x, acc, steps);
+  } else {
+    micro<V, Format, kRowsX, 4>(tile, 0, x, acc, steps);
+  }
+}
+
+template <typename V, typename Format>
+void multiply_rows(const GemmTask& task, Tile<V>& tile, int64_t step_begin, int steps) {
+  const int64_t total_steps = task.k / V::kKPerStep;
+  const int64_t groups = (task.rows + kMaxRowGroup - 1) / kMaxRowGroup;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t begin = task.rows * g / groups;
+    const int64_t count = task.rows * (g + 1) / groups - begin;
+    const float* x = static_cast<const float*>(task.x) + begin * total_steps + step_begin * count;
+    float* acc = tile.acc + begin * kGroupRows<V>;
+    switch (count) {
+      case 1:
+        micro_group<V, Format, 1>(tile, x, acc, steps);
+        break;
+      case 2:
+        micro_group<V, Format, 2>(tile, x, acc, steps);
+        break;
+      case 3:
+        micro_group<V, Format, 3>(tile, x, acc, steps);
+        break;
+      case 4:
+        micro_group<V, Format, 4>(tile, x, acc, steps);
+        break;
+      case 5:
+        micro_group<V, Format, 5>(tile, x, acc, steps);
+        break;
+      default:
+        micro_group<V, Format, 6>(tile, x, acc, steps);
+        break;
+    }
+  }
+}
+
+template <typename V, typename Format>
+void run_many_rows(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  constexpr int kTileUnits = kTileSteps / Format::kUnitSteps;
+  const int64_t units = task.k / Format::kUnitK;
+  Tile<V> tile;
+  for (int64_t group = group_begin; group < group_end; ++group) {
+    const uint8_t* weights = task.weights + group * units * Format::kUnitBytes;
+    for (int64_t i = 0; i < task.rows * kGroupRows<V>; i += V::kLanes) {
+      V::store(tile.acc + i, V::zero());
+    }
+    for (int64_t u = 0; u < units; u += kTileUnits) {
+      const int64_t left = units - u;
+      const int count = left < kTileUnits ? static_cast<int>(left) : kTileUnits;
+      decode_tile<V, Format>(weights + u * Format::kUnitBytes, count, tile);
+      multiply_rows<V, Format>(task, tile, u * Format::kUnitSteps, count * Format::kUnitSteps);
+    }
+    for (int64_t row = 0; row < task.rows; ++row) {
+      store_row<V>(task, row, group * kGroupRows<V>, tile.acc + row * kGroupRows<V>);
+    }
+  }
+}
+
+template <typename V, typename Format>
+void run_gemm(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  if (task.rows == 1) {
+    run_one_row<V, Format>(task, group_begin, group_end);
+  } else {
+    run_many_rows<V, Format>(task, group_begin, group_end);
+  }
+}
+
+}  // namespace
+}  // namespace nibble::cpu

@@ -1,0 +1,67 @@
+// The driver around the SIMD GEMM kernels: packed layout, packing, activation preparation, threads.
+// A backend is a PanelFormat (where each weight sits) and a kernel; both are compile-time constants
+// so that the functions below fit GemmBackend's plain function pointers.
+//
+// Slots: [0] u8, the packed groups of all parts (each part padded to whole groups);
+//        [1] f32, alpha of every packed row; [2] f32 [parts, k] pre-quant scale, when asked for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backends/cpu/gemm_shared.h"
+#include "backends/cpu/isa_abi.h"
+#include "ops/gemm.h"
+
+namespace nibble::cpu {
+
+struct PanelFormat {
+  int64_t group_rows;  // output rows of a group: 4 vectors
+  int64_t unit_k;      // k's of a unit; K is padded to it with zero weights
+  int64_t unit_bytes;
+  int k_per_step;      // 1: x as f32; 2: x as pairs of bf16
+  float alpha_factor;  // undoes the power of two that the kernel leaves in its accumulators
+  // Writes one unit of a group from the part's rows [row, row + group_rows) and k's [k, k+unit_k);
+  // rows and k's beyond the part are zero.
+  void (*pack_unit)(
+      const GemmDesc& desc, const LinearPart& part, int64_t row, int64_t k, uint8_t* unit);
+};
+
+std::vector<Tensor> panel_layout(const PanelFormat& format, const GemmDesc& desc);
+void panel_pack(const PanelFormat& format,
+                const GemmDesc& desc,
+                std::span<const LinearPart> parts,
+                std::span<const Tensor> slots,
+                Stream stream);
+size_t panel_workspace_bytes(const PanelFormat& format, const GemmDesc& desc, int64_t max_rows);
+void panel_run(const PanelFormat& format,
+               GemmKernel kernel,
+               const GemmDesc& desc,
+               const GemmArgs& args,
+               Stream stream);
+
+// The table of a backend made of a format and a kernel.
+template <const PanelFormat& kFormat, GemmKernel kKernel>
+constexpr GemmBackend panel_backend(std::string_view name, Support (*supports)(const GemmDesc&)) {
+  return {
+      .name = name,
+      .family = "cpu",
+      .opt_in = false,
+      .supports = supports,
+      .packed_layout = [](const GemmDesc& desc) { return panel_layout(kFormat, desc); },
+      .pack = [](const GemmDesc& desc,
+                 std::span<const LinearPart> parts,
+                 std::span<const Tensor> slots,
+                 Stream stream) { panel_pack(kFormat, desc, parts, slots, stream); },
+      .workspace_bytes =
+          [](const GemmDesc& desc, int64_t max_rows) {
+            return panel_workspace_bytes(kFormat, desc, max_rows);
+          },
+      .run = [](const GemmDesc& desc,
+                const GemmArgs& args,
+                Stream stream) { panel_run(kFormat, kKernel, desc, args, stream); },
+  };
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,47 @@
+// What crosses the border between generic code and the ISA files (those compiled with AVX flags).
+// Plain data only: an inline function here could be kept by the linker in its AVX form and crash
+// older CPUs.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cpu {
+
+// Rows of x that one micro-kernel call holds in registers; row groups are balanced below this.
+inline constexpr int kMaxRowGroup = 6;
+// Rows of x that are prepared and multiplied at a time (a multiple of kMaxRowGroup): the weights
+// are decoded once per so many rows, which costs under 2 percent.
+inline constexpr int kRowBlock = 192;
+
+// One part of a fused matrix times up to kRowBlock rows.
+// A group is 4 vectors of output rows (n); lanes are rows of W, K is walked in order.
+struct GemmTask {
+  const uint8_t* weights;  // packed groups of this part
+  const float* alpha;      // [groups * group_rows] multiplies the accumulators
+  const void* x;           // packed rows: row groups one after another, each [steps, rows] of
+                           // 32-bit lanes (f32, a pair of bf16 or four int8)
+  const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32
+  const float* row_scale;  // w4a4: [rows] global activation scale
+  const int32_t* x_sums;   // w4a4: packed like x_scales, 12 * the sum of a block's int8 codes
+  int64_t rows;
+  int64_t k;  // padded to the kernel's unit
+  int64_t n;  // output columns of this part; lanes beyond are not stored
+  void* y;    // column 0 of this part
+  int64_t y_stride;
+  const uint16_t* bias;      // column 0 of this part, or null
+  const uint16_t* residual;  // column 0 of this part, or null
+  int64_t residual_stride;
+  int32_t y_is_f32;
+};
+
+using GemmKernel = void (*)(const GemmTask* task, int64_t group_begin, int64_t group_end);
+
+// One symbol per ISA file.
+void nvfp4_w4a16_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void nvfp4_w4a16_avx512(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void nvfp4_w4a16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void gemm_bf16_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void gemm_bf16_avx512(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void gemm_bf16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t group_end);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,122 @@
+// AVX-512 (F, BW, VL, DQ) as a vector type for the kernel templates, and its form with BF16 dot
+// products. Included by ISA files only; everything has internal linkage.
+#pragma once
+
+#include <cstdint>
+
+#include <immintrin.h>
+
+namespace nibble::cpu {
+namespace {
+
+struct Avx512 {
+  static constexpr int kLanes = 16;
+  static constexpr int kKPerStep = 1;
+  using Vec = __m512;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec load(const float* from) { return _mm512_loadu_ps(from); }
+  static void store(float* to, Vec v) { _mm512_storeu_ps(to, v); }
+  static Vec broadcast(const float* from) { return _mm512_set1_ps(*from); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec madd(Vec acc, Vec w, Vec x) { return _mm512_fmadd_ps(w, x, acc); }
+
+  static Vec load_bf16(const uint16_t* from) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+  }
+  // Round to nearest even; NaN stays NaN (the integer rounding would carry into the sign).
+  static void store_bf16(uint16_t* to, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i words = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+  }
+
+  // ---- NVFP4: 64 bytes hold 16 rows x 8 k ----
+  // A row's 32-bit lane: its low word has the even k's, its high word the odd ones, four nibbles
+  // each. One table look-up on a shifted register decodes 32 codes straight to bf16 pairs; the
+  // look-up index is 5 bits wide, so the table holds the 16 values twice.
+  static constexpr int kDecodeBytes = 64;
+  static constexpr int kDecodeSteps = 8;
+  static __m512i bf16_table() {
+    const __m256i once = _mm256_setr_epi16(0x0000,
+                                           0x3F00,
+                                           0x3F80,
+                                           0x3FC0,
+                                           0x4000,
+                                           0x4040,
+                                           0x4080,
+                                           0x40C0,
+                                           -0x8000,
+                                           -0x4100,
+                                           -0x4080,
+                                           -0x4040,
+                                           -0x4000,
+                                           -0x3FC0,
+                                           -0x3F80,
+                                           -0x3F40);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
+  }
+  static void decode_to_pairs(const uint8_t* from, __m512i* pairs) {
+    const __m512i table = bf16_table();
+    const __m512i codes = _mm512_loadu_si512(from);
+    pairs[0] = _mm512_permutexvar_epi16(codes, table);
+    pairs[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
+    pairs[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
+    pairs[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
+  }
+  static void decode(const uint8_t* from, Vec* w) {
+    __m512i pairs[4];
+    decode_to_pairs(from, pairs);
+    for (int i = 0; i < 4; ++i) {
+      split_bf16(pairs[i], w + 2 * i);
+    }
+  }
+  static void split_bf16(__m512i pairs, Vec* w) {
+    w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    w[1] = _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+  // E4M3 scales of kLanes rows times 2^-8 (see simd_avx2.h).
+  static Vec decode_scales(const uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+  }
+
+  // ---- BF16: 64 bytes hold 16 rows x 2 k ----
+  static constexpr int kPairBytes = 64;
+  static constexpr int kPairSteps = 2;
+  static void decode_pairs(const uint8_t* from, Vec* w) { split_bf16(_mm512_loadu_si512(from), w); }
+};
+
+#ifdef __AVX512BF16__
+// A 32-bit lane is a pair of bf16: one step covers two k's.
+struct Avx512Bf16 : Avx512 {
+  static constexpr int kKPerStep = 2;
+  static Vec madd(Vec acc, Vec w, Vec x) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  }
+  static constexpr int kDecodeSteps = 4;
+  static void decode(const uint8_t* from, Vec* w) {
+    __m512i pairs[4];
+    decode_to_pairs(from, pairs);
+    for (int i = 0; i < 4; ++i) {
+      w[i] = _mm512_castsi512_ps(pairs[i]);
+    }
+  }
+  static constexpr int kPairSteps = 1;
+  static void decode_pairs(const uint8_t* from, Vec* w) {
+    w[0] = _mm512_castsi512_ps(_mm512_loadu_si512(from));
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace nibble::cpu

@@ -1,0 +1,82 @@
+// The SIMD GEMM kernels against the scalar oracle, bit for bit where they promise its order.
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/cpu_info.h"
+#include "support/gemm_problem.h"
+
+namespace nibble::test {
+namespace {
+
+const int kHost = static_cast<int>(detect_cpu_isa());
+
+// Names of backends that keep the oracle's order of summation.
+std::vector<std::string> same_order() {
+  return {"nvfp4_w4a16_avx2", "nvfp4_w4a16_avx512", "gemm_bf16_avx2", "gemm_bf16_avx512"};
+}
+
+TEST(GemmPanels, Fp32KernelsGiveTheOraclesBits) {
+  StreamOwner stream(Device{}, 2);
+  int compared = 0;
+  for (QuantMode mode : {kW4A16, kBf16, kFp8}) {
+    GemmDesc desc = make_gemm_desc(mode, 150, 1424, kHost, {33, 64, 53});
+    desc.out = DType::F32;
+    const GemmProblem problem = make_gemm_problem(desc, 23, 9);
+    const auto oracle = run_gemm(**select_gemm(desc, "reference"), problem, stream.get());
+    for (const std::string& name : same_order()) {
+      const auto backend = select_gemm(desc, name);
+      if (!backend) {
+        continue;
+      }
+      ++compared;
+      EXPECT_EQ(run_gemm(**backend, problem, stream.get()), oracle) << name;
+      GemmProblem changed = problem;
+      changed.x[5] ^= 0x8000;
+      EXPECT_NE(run_gemm(**backend, changed, stream.get()), oracle) << name;
+    }
+  }
+  if (compared == 0) {
+    GTEST_SKIP() << "this cpu has no AVX2";
+  }
+}
+
+// Rows beyond one row block (192) and one decoded tile (128 steps) exercise the outer loops.
+TEST(GemmPanels, RowBlocksAndTilesDoNotChangeBits) {
+  StreamOwner stream(Device{}, 2);
+  for (QuantMode mode : {kW4A16, kBf16}) {
+    GemmDesc desc = make_gemm_desc(mode, 72, 560, kHost);
+    const GemmProblem problem = make_gemm_problem(desc, 401, 10);
+    const GemmBackend& backend = **select_gemm(desc, "auto");
+    const PackedGemm packed = pack_gemm(backend, problem, stream.get());
+    const auto whole = run_gemm(backend, problem, packed, stream.get(), 0, 401);
+    for (int64_t row : {0, 191, 192, 383, 384, 400}) {
+      const auto one = run_gemm(backend, problem, packed, stream.get(), row, row + 1);
+      EXPECT_TRUE(std::equal(one.begin(), one.end(), whole.begin() + row * desc.n))
+          << to_string(mode) << " row " << row;
+    }
+  }
+}
+
+TEST(GemmPanels, NanActivationsStayInTheirRow) {
+  StreamOwner stream(Device{}, 1);
+  for (QuantMode mode : {kW4A16, kBf16}) {
+    GemmDesc desc = make_gemm_desc(mode, 64, 64, kHost);
+    GemmProblem problem = make_gemm_problem(desc, 4, 11);
+    const GemmBackend& backend = **select_gemm(desc, "auto");
+    const auto clean = run_gemm(backend, problem, stream.get());
+    problem.x[2 * 64 + 7] = 0x7FC1;
+    const auto dirty = run_gemm(backend, problem, stream.get());
+    for (size_t i = 0; i < clean.size(); ++i) {
+      if (i / 64 == 2) {
+        EXPECT_TRUE(std::isnan(dirty[i])) << to_string(mode) << " " << i;
+      } else {
+        EXPECT_EQ(dirty[i], clean[i]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::test
