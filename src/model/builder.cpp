@@ -1,0 +1,304 @@
+#include "model/builder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/rope_table.h"
+
+namespace nibble::model {
+
+namespace {
+
+using checkpoint::LinearInfo;
+
+// "model.layers.12.mlp.down_proj" -> "model.layers.*.mlp.down_proj"
+std::string pattern_of(std::string_view name) {
+  std::string pattern;
+  size_t begin = 0;
+  while (begin <= name.size()) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view piece = name.substr(begin, end - begin);
+    const bool number = !piece.empty() && std::all_of(piece.begin(), piece.end(), [](char c) {
+      return c >= '0' && c <= '9';
+    });
+    pattern += (begin == 0 ? "" : ".") + (number ? std::string("*") : std::string(piece));
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+std::string pad(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+struct ModeChoice {
+  QuantMode mode;
+  std::string why;
+};
+
+ModeChoice choose_mode(LinearInfo::Format format, Nvfp4Mode wanted) {
+  switch (format) {
+    case LinearInfo::Format::Bf16:
+      return {kBf16, "stored as bf16"};
+    case LinearInfo::Format::Fp8:
+      return {kFp8, "stored as fp8"};
+    case LinearInfo::Format::Nvfp4:
+      break;
+  }
+  switch (wanted) {
+    case Nvfp4Mode::W4A16:
+      return {kW4A16, "nvfp4-mode w4a16"};
+    case Nvfp4Mode::W4A4:
+      return {kW4A4, "nvfp4-mode w4a4"};
+    case Nvfp4Mode::Auto:
+      break;
+  }
+  return {kW4A16, "nvfp4-mode auto: no FP4 tensor cores"};
+}
+
+std::string_view format_name(LinearInfo::Format format) {
+  switch (format) {
+    case LinearInfo::Format::Bf16:
+      return "bf16";
+    case LinearInfo::Format::Nvfp4:
+      return "nvfp4";
+    case LinearInfo::Format::Fp8:
+      return "fp8";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+Builder::Builder(const checkpoint::Checkpoint& checkpoint, const ModelOptions& options)
+    : checkpoint_(checkpoint), options_(options) {
+  const int64_t trained = config().max_position_embeddings;
+  context_length_ = options.context_length > 0 ? options.context_length : trained;
+  if (context_length_ > trained) {
+    fail(Error{ErrorCode::InvalidArgument,
+               "expected at most max_position_embeddings = " + std::to_string(trained) +
+                   ", found " + std::to_string(context_length_),
+               "context_length"});
+    context_length_ = trained;
+  }
+}
+
+void Builder::fail(Error error) {
+  if (!error_) {
+    error_ = std::move(error);
+  }
+}
+
+Result<void> Builder::finish() const {
+  if (error_) {
+    return tl::unexpected<Error>(*error_);
+  }
+  return {};
+}
+
+// ---- linears ----
+
+Result<Builder::Resolved> Builder::resolve(
+    const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out) {
+  CHECK(!parts.empty() && parts.size() <= kMaxParts, "linear with too many parts: ", name);
+  std::vector<LinearInfo> infos;
+  for (const PartSpec& part : parts) {
+    infos.push_back(TRY(find_part(checkpoint_, part, k)));
+    const LinearInfo& info = infos.back();
+    const LinearInfo& first = infos.front();
+    if (bias == Bias::Required && info.bias.empty()) {
+      return invalid("expected a bias of [" + std::to_string(part.n) + "], found none",
+                     part.module + ".bias");
+    }
+    if (info.format != first.format || info.bias.empty() != first.bias.empty() ||
+        info.pre_quant_scale.empty() != first.pre_quant_scale.empty()) {
+      return unsupported("stored unlike " + first.module +
+                             "; the two share their input and are run as one product",
+                         info.module);
+    }
+  }
+  const ModeChoice choice = choose_mode(infos.front().format, options_.nvfp4_mode);
+  GemmDesc desc;
+  desc.device = options_.device.kind;
+  desc.isa = options_.isa;
+  desc.mode = choice.mode;
+  desc.out = out;
+  desc.k = k;
+  desc.num_parts = static_cast<int>(parts.size());
+  desc.static_input_scale = choice.mode.act != QuantMode::Act::Bf16;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    desc.part_rows[i] = parts[i].n;
+    desc.n += parts[i].n;
+    desc.static_input_scale = desc.static_input_scale && !infos[i].input_scale.empty();
+  }
+  const bool has_bias = !infos.front().bias.empty();
+  desc.epilogue = has_bias ? Epilogue::Bias : Epilogue::None;
+  desc.pre_quant_scale = !infos.front().pre_quant_scale.empty();
+
+  const bool nvfp4 = choice.mode.weight == QuantMode::Weight::Nvfp4;
+  const std::string wanted = nvfp4 ? options_.fp4_gemm_backend : "auto";
+  Result<const GemmBackend*> backend = select_gemm(desc, wanted);
+  if (!backend) {
+    Error error = backend.error();
+    error.where = name;
+    return tl::unexpected<Error>(std::move(error));
+  }
+  std::string why = choice.why;
+  why += wanted == "auto" ? ", first kernel that takes it" : ", fp4-gemm-backend " + wanted;
+  if (desc.pre_quant_scale) {
+    why += ", input scaled per channel";
+  }
+  add_row({pattern_of(name),
+           std::string(format_name(infos.front().format)),
+           to_string(choice.mode),
+           std::string((*backend)->name),
+           std::move(why),
+           1});
+  return Resolved{desc, *backend, has_bias};
+}
+
+Linear Builder::linear(
+    const std::string& name, std::vector<PartSpec> parts, int64_t k, Bias bias, DType out) {
+  Result<Resolved> resolved = resolve(name, parts, k, bias, out);
+  if (!resolved) {
+    fail(resolved.error());
+    return {};
+  }
+  const ParameterStore::Id id = store_->declare_linear(
+      {name, std::move(parts), resolved->desc, resolved->backend, resolved->bias});
+  return {*store_, id, resolved->desc, resolved->backend};
+}
+
+Linear Builder::head(const std::string& module, const std::string& embedding_module) {
+  const bool tied = config().tie_word_embeddings;
+  return linear("lm_head",
+                {{tied ? embedding_module : module,
+                  config().vocab_size,
+                  tied ? "vocab_size x hidden_size, tie_word_embeddings true"
+                       : "vocab_size x hidden_size, tie_word_embeddings false",
+                  tied}},
+                config().hidden_size,
+                Bias::IfStored,
+                DType::F32);
+}
+
+// ---- the rest ----
+
+Norm Builder::norm(const std::string& module, int64_t width, std::string_view expected_from) {
+  const ParameterStore::Id id = store_->declare_tensor(
+      {module + ".weight", DType::BF16, Shape{width}, std::string(expected_from)});
+  return {*store_, id, static_cast<float>(config().rms_norm_eps)};
+}
+
+Embedding Builder::embedding(const std::string& module) {
+  const ParameterStore::Id id =
+      store_->declare_tensor({module + ".weight",
+                              DType::BF16,
+                              Shape{config().vocab_size, config().hidden_size},
+                              "vocab_size x hidden_size"});
+  return {*store_, id};
+}
+
+Attention Builder::attention(
+    const std::string& prefix, size_t layer, bool qk_norm, Bias bias, Bias o_bias) {
+  const checkpoint::ModelConfig& c = config();
+  const int64_t q_rows = c.num_attention_heads * c.head_dim;
+  const int64_t kv_rows = c.num_key_value_heads * c.head_dim;
+  Attention attention;
+  attention.qkv =
+      linear(prefix + ".qkv_proj",
+             {{prefix + ".q_proj", q_rows, "num_attention_heads * head_dim x hidden_size"},
+              {prefix + ".k_proj", kv_rows, "num_key_value_heads * head_dim x hidden_size"},
+              {prefix + ".v_proj", kv_rows, "num_key_value_heads * head_dim x hidden_size"}},
+             c.hidden_size,
+             bias);
+  attention.o =
+      linear(prefix + ".o_proj",
+             {{prefix + ".o_proj", c.hidden_size, "hidden_size x num_attention_heads * head_dim"}},
+             q_rows,
+             o_bias);
+  attention.qk_norm = qk_norm;
+  if (qk_norm) {
+    attention.q_norm = norm(prefix + ".q_norm", c.head_dim, "head_dim");
+    attention.k_norm = norm(prefix + ".k_norm", c.head_dim, "head_dim");
+  }
+  attention.desc.device = options_.device.kind;
+  attention.desc.isa = options_.isa;
+  attention.desc.heads = c.num_attention_heads;
+  attention.desc.kv_heads = c.num_key_value_heads;
+  attention.desc.head_dim = c.head_dim;
+  attention.desc.page_size = options_.page_size;
+  attention.desc.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
+  Result<const AttentionBackend*> backend =
+      select_attention(attention.desc, options_.attention_backend);
+  if (!backend) {
+    fail(backend.error());
+    return attention;
+  }
+  attention.backend = *backend;
+  attention.store = store_.get();
+  attention.layer = layer;
+  if (!rope_table_) {  // shared by all layers
+    const std::vector<float> table =
+        nibble::model::rope_table(c.rope, c.head_dim, context_length_, c.max_position_embeddings);
+    std::vector<std::byte> bytes(table.size() * sizeof(float));
+    std::memcpy(bytes.data(), table.data(), bytes.size());
+    rope_table_ = store_->declare_derived(
+        "rope_table", DType::F32, Shape{context_length_, c.head_dim}, std::move(bytes));
+  }
+  attention.rope_table = *rope_table_;
+  return attention;
+}
+
+SwiGluMlp Builder::swiglu(const std::string& prefix, int64_t intermediate, Bias bias) {
+  const int64_t hidden = config().hidden_size;
+  SwiGluMlp mlp;
+  mlp.gate_up = linear(prefix + ".gate_up_proj",
+                       {{prefix + ".gate_proj", intermediate, "intermediate_size x hidden_size"},
+                        {prefix + ".up_proj", intermediate, "intermediate_size x hidden_size"}},
+                       hidden,
+                       bias);
+  mlp.down = linear(prefix + ".down_proj",
+                    {{prefix + ".down_proj", hidden, "hidden_size x intermediate_size"}},
+                    intermediate,
+                    bias);
+  return mlp;
+}
+
+// ---- the table ----
+
+void Builder::add_row(Row row) {
+  for (Row& known : rows_) {
+    if (known == row) {
+      ++known.count;
+      return;
+    }
+  }
+  rows_.push_back(std::move(row));
+}
+
+std::vector<std::string> Builder::layer_table() const {
+  std::vector<std::string> lines;
+  for (const Row& row : rows_) {
+    lines.push_back(pad(row.pattern + " (" + std::to_string(row.count) + ")", 44) +
+                    pad(row.format, 7) + pad(row.mode, 7) + pad(row.kernel, 24) + row.why);
+  }
+  return lines;
+}
+
+std::string Builder::quantization() const {
+  std::string text = "bf16";
+  for (const Row& row : rows_) {
+    if (row.format != "bf16") {
+      text = row.format + " (" + row.mode + ")";
+      if (row.format == "nvfp4") {
+        break;
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace nibble::model

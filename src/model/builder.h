@@ -1,0 +1,76 @@
+// Builds a model from a checkpoint: declares parameters, resolves mode and kernel of every linear
+// (once, with the reason kept for the table) and hands out layers. The first error is kept and
+// reported by finish(), so architecture files read as a list of what the model consists of.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "model/layers.h"
+#include "model/model.h"
+
+namespace nibble::model {
+
+enum class Bias : uint8_t { IfStored, Required };
+
+class Builder {
+ public:
+  Builder(const checkpoint::Checkpoint& checkpoint, const ModelOptions& options);
+
+  const checkpoint::ModelConfig& config() const { return checkpoint_.config(); }
+  int64_t context_length() const { return context_length_; }
+  const ParameterStore& store() const { return *store_; }
+
+  // name: of the fused whole. parts: what the checkpoint calls its pieces, stacked along n.
+  Linear linear(const std::string& name,
+                std::vector<PartSpec> parts,
+                int64_t k,
+                Bias bias = Bias::IfStored,
+                DType out = DType::BF16);
+  Norm norm(const std::string& module, int64_t width, std::string_view expected_from);
+  Embedding embedding(const std::string& module);
+  // The output head, or the embedding matrix where the config ties them.
+  Linear head(const std::string& module, const std::string& embedding_module);
+  // The standard attention of a layer; biases as `bias` says for q, k, v and `o_bias` for o.
+  Attention attention(
+      const std::string& prefix, size_t layer, bool qk_norm, Bias bias, Bias o_bias);
+  SwiGluMlp swiglu(const std::string& prefix, int64_t intermediate, Bias bias);
+
+  void fail(Error error);  // keeps the first
+  Result<void> finish() const;
+  std::unique_ptr<ParameterStore> take_store() { return std::move(store_); }
+  std::vector<std::string> layer_table() const;
+  std::string quantization() const;  // "nvfp4 (w4a16)", "bf16"
+
+ private:
+  struct Row {
+    std::string pattern, format, mode, kernel, why;
+    int count = 0;
+    bool operator==(const Row& other) const {
+      return pattern == other.pattern && format == other.format && mode == other.mode &&
+             kernel == other.kernel && why == other.why;
+    }
+  };
+  struct Resolved {
+    GemmDesc desc;
+    const GemmBackend* backend;
+    bool bias;
+  };
+  Result<Resolved> resolve(
+      const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out);
+  void add_row(Row row);
+
+  const checkpoint::Checkpoint& checkpoint_;
+  ModelOptions options_;
+  int64_t context_length_ = 0;
+  std::unique_ptr<ParameterStore> store_ = std::make_unique<ParameterStore>();
+  std::optional<ParameterStore::Id> rope_table_;
+  std::optional<Error> error_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace nibble::model

@@ -1,0 +1,84 @@
+#include "model/dense_decoder.h"
+
+#include <string>
+
+namespace nibble::model {
+
+namespace {
+
+struct Layer {
+  Norm input_norm;
+  Attention attention;
+  Norm post_attention_norm;
+  SwiGluMlp mlp;
+};
+
+class DenseDecoder final : public Model {
+ public:
+  DenseDecoder(Builder& builder, const DenseTraits& traits)
+      : hidden_size_(builder.config().hidden_size) {
+    const checkpoint::ModelConfig& c = builder.config();
+    embedding_ = builder.embedding("model.embed_tokens");
+    for (int64_t l = 0; l < c.num_hidden_layers; ++l) {
+      const std::string prefix = "model.layers." + std::to_string(l);
+      Layer layer;
+      layer.input_norm = builder.norm(prefix + ".input_layernorm", hidden_size_, "hidden_size");
+      layer.attention = builder.attention(prefix + ".self_attn",
+                                          static_cast<size_t>(l),
+                                          traits.qk_norm,
+                                          traits.qkv_bias,
+                                          traits.o_bias);
+      layer.post_attention_norm =
+          builder.norm(prefix + ".post_attention_layernorm", hidden_size_, "hidden_size");
+      layer.mlp = builder.swiglu(prefix + ".mlp", c.intermediate_size, traits.mlp_bias);
+      layers_.push_back(layer);
+    }
+    final_norm_ = builder.norm("model.norm", hidden_size_, "hidden_size");
+    head_ = builder.head("lm_head", "model.embed_tokens");
+  }
+
+  void forward(Context& context, const BatchView& batch, const Tensor& hidden) const override {
+    const Arena::Scope scope(context.arena);
+    const Shape shape{batch.tokens.shape[0], hidden_size_};
+    const Tensor residual = context.arena.take(DType::BF16, shape);
+    const Tensor x = context.arena.take(DType::BF16, shape);
+    embedding_(context, batch.tokens, residual);
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      const Layer& layer = layers_[l];
+      if (l == 0) {
+        layer.input_norm(context, residual, x);
+      } else {
+        layer.input_norm.add(context, x, residual, x);
+      }
+      layer.attention(context, batch, x, x);
+      layer.post_attention_norm.add(context, x, residual, x);
+      layer.mlp(context, x, x);
+    }
+    if (context.runs() && batch.rows.shape[0] > 0) {
+      context.ops.add(residual, x, context.stream);
+      context.ops.gather_rows(residual, batch.rows, hidden, context.stream);
+      final_norm_(context, hidden, hidden);
+    }
+  }
+
+  void logits(Context& context, const Tensor& hidden, const Tensor& logits) const override {
+    head_(context, hidden, logits);
+  }
+
+  int64_t hidden_size() const override { return hidden_size_; }
+
+ private:
+  int64_t hidden_size_;
+  Embedding embedding_;
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  Linear head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_dense_decoder(Builder& builder, const DenseTraits& traits) {
+  return std::make_unique<DenseDecoder>(builder, traits);
+}
+
+}  // namespace nibble::model

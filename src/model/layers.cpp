@@ -1,0 +1,117 @@
+#include "model/layers.h"
+
+namespace nibble::model {
+
+void Linear::operator()(Context& context, const Tensor& x, const Tensor& y) const {
+  const Arena::Scope scope(context.arena);
+  GemmArgs args;
+  args.x = x;
+  args.y = y;
+  const auto bytes = static_cast<int64_t>(gemm_->workspace_bytes(desc_, x.shape[0]));
+  if (bytes > 0) {
+    args.workspace = context.arena.take(DType::U8, {bytes});
+  }
+  if (!context.runs()) {
+    return;
+  }
+  args.packed = store_->slots(id_);
+  args.bias = store_->bias(id_);
+  gemm_->run(desc_, args, context.stream);
+}
+
+void Norm::operator()(Context& context, const Tensor& x, const Tensor& out) const {
+  if (context.runs()) {
+    context.ops.rms_norm(x, store_->tensor(id_), eps_, out, context.stream);
+  }
+}
+
+void Norm::add(Context& context, const Tensor& x, const Tensor& residual, const Tensor& out) const {
+  if (context.runs()) {
+    context.ops.add_rms_norm(x, residual, store_->tensor(id_), eps_, out, context.stream);
+  }
+}
+
+void Norm::per_head(Context& context, const Tensor& x) const {
+  if (context.runs()) {
+    context.ops.head_rms_norm(x, store_->tensor(id_), eps_, context.stream);
+  }
+}
+
+void Embedding::operator()(Context& context, const Tensor& ids, const Tensor& out) const {
+  if (context.runs()) {
+    context.ops.embedding(ids, store_->tensor(id_), out, context.stream);
+  }
+}
+
+namespace {
+
+// Columns [begin, begin + heads * head_dim) of a [tokens, width] matrix as [tokens, heads,
+// head_dim].
+Tensor heads_view(const Tensor& matrix, int64_t begin, int64_t heads, int64_t head_dim) {
+  Tensor view = matrix;
+  view.shape = Shape{matrix.shape[0], heads, head_dim};
+  view.stride = Shape{matrix.stride[0], head_dim, 1};
+  if (matrix.data != nullptr) {
+    view.data = static_cast<std::byte*>(matrix.data) + begin * size_of(matrix.dtype);
+  }
+  return view;
+}
+
+}  // namespace
+
+void Attention::operator()(Context& context,
+                           const BatchView& batch,
+                           const Tensor& x,
+                           const Tensor& out) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t tokens = x.shape[0];
+  const Tensor projected = context.arena.take(DType::BF16, {tokens, qkv.n()});
+  const Tensor attended = context.arena.take(DType::BF16, {tokens, desc.heads, desc.head_dim});
+  qkv(context, x, projected);
+  const Tensor q = heads_view(projected, 0, desc.heads, desc.head_dim);
+  const Tensor k = heads_view(projected, desc.heads * desc.head_dim, desc.kv_heads, desc.head_dim);
+  const Tensor v = heads_view(
+      projected, (desc.heads + desc.kv_heads) * desc.head_dim, desc.kv_heads, desc.head_dim);
+  if (qk_norm) {
+    q_norm.per_head(context, q);
+    k_norm.per_head(context, k);
+  }
+  {
+    const Arena::Scope workspace_scope(context.arena);
+    AttentionArgs args;
+    const auto bytes =
+        static_cast<int64_t>(backend->workspace_bytes(desc, tokens, batch.kv_lens.shape[0]));
+    if (bytes > 0) {
+      args.workspace = context.arena.take(DType::U8, {bytes});
+    }
+    if (context.runs()) {
+      const KvLayer& cache = batch.kv[layer];
+      context.ops.rope(q, k, batch.positions, store->tensor(rope_table), context.stream);
+      context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
+      args.q = q;
+      args.k_cache = cache.k;
+      args.v_cache = cache.v;
+      args.page_table = batch.page_table;
+      args.q_begin = batch.q_begin;
+      args.kv_lens = batch.kv_lens;
+      args.out = attended;
+      args.decode = batch.decode;
+      backend->run(desc, args, context.stream);
+    }
+  }
+  o(context, attended.reshaped({tokens, desc.heads * desc.head_dim}), out);
+}
+
+void SwiGluMlp::operator()(Context& context, const Tensor& x, const Tensor& out) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t tokens = x.shape[0];
+  const Tensor both = context.arena.take(DType::BF16, {tokens, gate_up.n()});
+  const Tensor gated = context.arena.take(DType::BF16, {tokens, gate_up.n() / 2});
+  gate_up(context, x, both);
+  if (context.runs()) {
+    context.ops.silu_mul(both, gated, context.stream);
+  }
+  down(context, gated, out);
+}
+
+}  // namespace nibble::model

@@ -1,0 +1,91 @@
+// The building blocks of the architectures: each holds parameter ids and resolved kernels, and runs
+// with the tensors it is given. Built by Builder (model/builder.h).
+#pragma once
+
+#include <cstdint>
+
+#include "model/model.h"
+#include "model/parameter_store.h"
+#include "ops/attention.h"
+#include "ops/gemm.h"
+#include "tensor/tensor.h"
+
+namespace nibble::model {
+
+// y[m, n] = x[m, k] * W[n, k]^T (+ bias). W may be several checkpoint matrices stacked along n.
+class Linear {
+ public:
+  Linear() = default;
+  Linear(const ParameterStore& store, ParameterStore::Id id, GemmDesc desc, const GemmBackend* gemm)
+      : store_(&store), id_(id), desc_(desc), gemm_(gemm) {}
+
+  void operator()(Context& context, const Tensor& x, const Tensor& y) const;
+  int64_t n() const { return desc_.n; }
+  int64_t k() const { return desc_.k; }
+
+ private:
+  const ParameterStore* store_ = nullptr;
+  ParameterStore::Id id_ = 0;
+  GemmDesc desc_;
+  const GemmBackend* gemm_ = nullptr;
+};
+
+// A weight vector of an RMS norm with its epsilon.
+class Norm {
+ public:
+  Norm() = default;
+  Norm(const ParameterStore& store, ParameterStore::Id id, float eps)
+      : store_(&store), id_(id), eps_(eps) {}
+
+  // x, out: [rows, width] bf16.
+  void operator()(Context& context, const Tensor& x, const Tensor& out) const;
+  // residual += x, then out = norm(residual).
+  void add(Context& context, const Tensor& x, const Tensor& residual, const Tensor& out) const;
+  // In place over the last dimension of x: [tokens, heads, head_dim] bf16.
+  void per_head(Context& context, const Tensor& x) const;
+
+ private:
+  const ParameterStore* store_ = nullptr;
+  ParameterStore::Id id_ = 0;
+  float eps_ = 0;
+};
+
+class Embedding {
+ public:
+  Embedding() = default;
+  Embedding(const ParameterStore& store, ParameterStore::Id id) : store_(&store), id_(id) {}
+  // ids: [tokens] i32; out: [tokens, hidden] bf16.
+  void operator()(Context& context, const Tensor& ids, const Tensor& out) const;
+
+ private:
+  const ParameterStore* store_ = nullptr;
+  ParameterStore::Id id_ = 0;
+};
+
+// Grouped-query self-attention with rotary positions over the paged cache of one layer.
+struct Attention {
+  Linear qkv;
+  Linear o;
+  Norm q_norm, k_norm;  // used when qk_norm
+  bool qk_norm = false;
+  AttentionDesc desc;
+  const AttentionBackend* backend = nullptr;
+  const ParameterStore* store = nullptr;
+  ParameterStore::Id rope_table = 0;
+  size_t layer = 0;
+
+  // x, out: [tokens, hidden] bf16; out may alias x.
+  void operator()(Context& context,
+                  const BatchView& batch,
+                  const Tensor& x,
+                  const Tensor& out) const;
+};
+
+// down(silu(gate(x)) * up(x)).
+struct SwiGluMlp {
+  Linear gate_up;
+  Linear down;
+  void operator()(Context& context, const Tensor& x, const Tensor& out) const;
+};
+
+}  // namespace nibble::model

@@ -1,0 +1,140 @@
+#include "model/model.h"
+
+#include <utility>
+
+#include "checkpoint/checkpoint.h"
+#include "model/builder.h"
+#include "model/registry.h"
+
+namespace nibble::model {
+
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::ModelConfig;
+
+Result<Checkpoint> open_servable(const std::string& directory) {
+  Checkpoint checkpoint = TRY(Checkpoint::open(directory));
+  for (const checkpoint::Problem& problem : checkpoint.problems()) {
+    if (problem.severity == checkpoint::Problem::Severity::Error) {
+      return tl::unexpected<Error>(problem.error);
+    }
+  }
+  return checkpoint;
+}
+
+template <typename T>
+Result<void> require_same(const char* key, const T& ours, const T& theirs) {
+  if (ours == theirs) {
+    return {};
+  }
+  std::string expected;
+  std::string found;
+  if constexpr (std::is_same_v<T, std::string>) {
+    expected = ours;
+    found = theirs;
+  } else {
+    expected = std::to_string(ours);
+    found = std::to_string(theirs);
+  }
+  return invalid("expected " + expected + ", found " + found +
+                     "; another architecture or shape needs a restart of the server",
+                 std::string("config.json: ") + key);
+}
+
+// The first difference that would change what the loaded program computes.
+Result<void> require_same_model(const ModelConfig& ours, const ModelConfig& theirs) {
+  TRY(require_same("architectures", ours.architecture, theirs.architecture));
+  TRY(require_same("hidden_size", ours.hidden_size, theirs.hidden_size));
+  TRY(require_same("intermediate_size", ours.intermediate_size, theirs.intermediate_size));
+  TRY(require_same("num_hidden_layers", ours.num_hidden_layers, theirs.num_hidden_layers));
+  TRY(require_same("num_attention_heads", ours.num_attention_heads, theirs.num_attention_heads));
+  TRY(require_same("num_key_value_heads", ours.num_key_value_heads, theirs.num_key_value_heads));
+  TRY(require_same("head_dim", ours.head_dim, theirs.head_dim));
+  TRY(require_same("vocab_size", ours.vocab_size, theirs.vocab_size));
+  TRY(require_same("rms_norm_eps", ours.rms_norm_eps, theirs.rms_norm_eps));
+  TRY(require_same("tie_word_embeddings", ours.tie_word_embeddings, theirs.tie_word_embeddings));
+  TRY(require_same("hidden_act", ours.hidden_act, theirs.hidden_act));
+  TRY(require_same(
+      "rope type", static_cast<int>(ours.rope.type), static_cast<int>(theirs.rope.type)));
+  TRY(require_same("rope_theta", ours.rope.theta, theirs.rope.theta));
+  TRY(require_same("rope factor", ours.rope.factor, theirs.rope.factor));
+  TRY(require_same("rope original_max_position_embeddings",
+                   ours.rope.original_max_position,
+                   theirs.rope.original_max_position));
+  return {};
+}
+
+const Architecture* find_architecture(std::string_view name) {
+  for (const Architecture& architecture : architectures()) {
+    if (architecture.name == name) {
+      return &architecture;
+    }
+  }
+  return nullptr;
+}
+
+std::string known_architectures() {
+  std::string names;
+  for (const Architecture& architecture : architectures()) {
+    names += (names.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_model(const std::string& directory,
+                                          const ModelOptions& options,
+                                          Stream stream,
+                                          const ParameterStore::Progress& progress) {
+  const Checkpoint checkpoint = TRY(open_servable(directory));
+  const ModelConfig& config = checkpoint.config();
+  const Architecture* architecture = find_architecture(config.architecture);
+  if (architecture == nullptr) {
+    return unsupported(
+        "expected one of " + known_architectures() + ", found " + config.architecture,
+        "config.json: architectures");
+  }
+  if (config.hidden_act != "silu") {
+    return unsupported("expected silu, found " + config.hidden_act, "config.json: hidden_act");
+  }
+  Builder builder(checkpoint, options);
+  std::unique_ptr<Model> model = architecture->make(builder);
+  TRY(builder.finish());
+
+  ModelFacts& facts = model->facts_;
+  facts.architecture = config.architecture;
+  facts.model_type = config.model_type;
+  facts.quantization = builder.quantization();
+  facts.vocab_size = config.vocab_size;
+  facts.context_length = builder.context_length();
+  facts.layers = config.num_hidden_layers;
+  facts.kv_heads = config.num_key_value_heads;
+  facts.head_dim = config.head_dim;
+  for (int64_t id : config.eos_token_ids) {
+    facts.eos_token_ids.push_back(static_cast<int32_t>(id));
+  }
+  facts.layer_table = builder.layer_table();
+
+  model->parameters_ = builder.take_store();
+  model->config_ = std::make_unique<ModelConfig>(config);
+  TRY(model->parameters_->seal(stream));
+  TRY(model->parameters_->load(checkpoint, stream, progress));
+  return model;
+}
+
+Result<StagedWeights> Model::stage(const std::string& directory, Stream stream) const {
+  const Checkpoint checkpoint = TRY(open_servable(directory));
+  TRY(require_same_model(*config_, checkpoint.config()));
+  Staged staged = TRY(parameters_->stage(checkpoint, stream));
+  return StagedWeights{directory, std::move(staged)};
+}
+
+Result<void> Model::load_in_place(const std::string& directory, Stream stream) {
+  const Checkpoint checkpoint = TRY(open_servable(directory));
+  TRY(require_same_model(*config_, checkpoint.config()));
+  return parameters_->load_in_place(checkpoint, stream);
+}
+
+}  // namespace nibble::model

@@ -1,0 +1,115 @@
+// A loaded model: forward over one batch, and the weights behind it. What the engine sees; the
+// architectures are in arch/, listed in registry.cpp. One thread runs it; stage() may run on
+// another meanwhile.
+//
+// Contract: a row of hidden states or logits depends on the tokens of its own sequence only, bit
+// for bit, whatever shares the batch and however the sequence was cut into steps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "model/parameter_store.h"
+#include "ops/kernels.h"
+#include "quant/quant_mode.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+namespace nibble::model {
+
+struct ModelOptions {
+  Device device;
+  int isa = 0;  // CpuIsa on the CPU, 10 * major + minor on CUDA
+  Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
+  std::string fp4_gemm_backend = "auto";
+  std::string attention_backend = "auto";
+  int64_t page_size = 16;
+  int64_t context_length = 0;  // 0: from config.json
+};
+
+struct ModelFacts {  // fixed after load
+  std::string architecture;
+  std::string model_type;
+  std::string quantization;  // "nvfp4 (w4a16)", "bf16"
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;
+  int64_t layers = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  std::vector<int32_t> eos_token_ids;
+  std::vector<std::string> layer_table;  // module pattern, format, mode, kernel, why
+};
+
+// Keys and values of one layer: [pages, page_size, kv_heads, head_dim] bf16.
+struct KvLayer {
+  Tensor k;
+  Tensor v;
+};
+
+// The tokens of one step. With a measuring arena all tensors have sizes but no data.
+struct BatchView {
+  Tensor tokens;                // [tokens] i32
+  Tensor positions;             // [tokens] i32
+  Tensor kv_slots;              // [tokens] i32: page * page_size + offset
+  Tensor page_table;            // [seqs, max_pages] i32
+  Tensor q_begin;               // [seqs + 1] i32
+  Tensor kv_lens;               // [seqs] i32, after this step
+  Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted
+  bool decode = false;          // every sequence has one token
+  std::span<const KvLayer> kv;  // one per layer
+};
+
+// What a layer runs with. While the arena measures, nothing is run.
+struct Context {
+  Arena& arena;
+  Stream stream;
+  const SmallOps& ops;
+  bool runs() const { return !arena.measuring(); }
+};
+
+// Weights of another checkpoint of the same model, ready to be committed.
+struct StagedWeights {
+  std::string model_path;
+  Staged staged;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  const ModelFacts& facts() const { return facts_; }
+  ParameterStore& parameters() { return *parameters_; }
+  const ParameterStore& parameters() const { return *parameters_; }
+
+  // hidden: [rows, hidden] bf16, normalised, of the wanted rows.
+  virtual void forward(Context& context, const BatchView& batch, const Tensor& hidden) const = 0;
+  // logits: [rows, vocab] f32.
+  virtual void logits(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
+  virtual int64_t hidden_size() const = 0;
+
+  // Reads and checks the checkpoint in `directory` against this model; changes nothing.
+  Result<StagedWeights> stage(const std::string& directory, Stream stream) const;
+  // Overwrites the weights; a failure leaves them undefined.
+  Result<void> load_in_place(const std::string& directory, Stream stream);
+
+ protected:
+  friend Result<std::unique_ptr<Model>> load_model(const std::string&,
+                                                   const ModelOptions&,
+                                                   Stream,
+                                                   const ParameterStore::Progress&);
+  ModelFacts facts_;
+  std::unique_ptr<ParameterStore> parameters_;  // layers point to it
+  // Of the checkpoint it was declared from: later checkpoints must agree.
+  std::unique_ptr<checkpoint::ModelConfig> config_;
+};
+
+// Opens the checkpoint, builds the model that its config names and loads the weights.
+Result<std::unique_ptr<Model>> load_model(const std::string& directory,
+                                          const ModelOptions& options,
+                                          Stream stream,
+                                          const ParameterStore::Progress& progress = {});
+
+}  // namespace nibble::model

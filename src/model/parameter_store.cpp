@@ -1,0 +1,493 @@
+#include "model/parameter_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/number_formats.h"
+#include "base/random.h"
+#include "tensor/device_api.h"
+
+namespace nibble::model {
+
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::LinearData;
+using checkpoint::LinearInfo;
+
+constexpr uint64_t kAlignment = 256;
+
+uint64_t round_up(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
+
+LinearInfo::Format format_of(QuantMode::Weight weight) {
+  switch (weight) {
+    case QuantMode::Weight::Bf16:
+      return LinearInfo::Format::Bf16;
+    case QuantMode::Weight::Nvfp4:
+      return LinearInfo::Format::Nvfp4;
+    case QuantMode::Weight::Fp8:
+      return LinearInfo::Format::Fp8;
+  }
+  return LinearInfo::Format::Bf16;
+}
+
+std::string_view name_of(LinearInfo::Format format) {
+  switch (format) {
+    case LinearInfo::Format::Bf16:
+      return "bf16";
+    case LinearInfo::Format::Nvfp4:
+      return "nvfp4";
+    case LinearInfo::Format::Fp8:
+      return "fp8";
+  }
+  return "unknown";
+}
+
+// First non-finite bf16 value, or -1.
+int64_t find_not_finite_bf16(std::span<const std::byte> data) {
+  const auto* values = reinterpret_cast<const uint16_t*>(data.data());
+  const auto count = static_cast<int64_t>(data.size() / 2);
+  for (int64_t i = 0; i < count; ++i) {
+    if ((values[i] & 0x7F80u) == 0x7F80u) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+int64_t find_not_finite_f32(std::span<const std::byte> data) {
+  const auto* values = reinterpret_cast<const uint32_t*>(data.data());
+  const auto count = static_cast<int64_t>(data.size() / 4);
+  for (int64_t i = 0; i < count; ++i) {
+    if ((values[i] & 0x7F800000u) == 0x7F800000u) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+int64_t find_nan_e4m3(std::span<const std::byte> data) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    if ((static_cast<uint8_t>(data[i]) & 0x7Fu) == 0x7Fu) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+Result<void> require_finite(DType dtype, std::span<const std::byte> data, const std::string& name) {
+  int64_t at = -1;
+  if (dtype == DType::BF16) {
+    at = find_not_finite_bf16(data);
+  } else if (dtype == DType::F32) {
+    at = find_not_finite_f32(data);
+  } else if (dtype == DType::E4M3) {
+    at = find_nan_e4m3(data);
+  }
+  if (at >= 0) {
+    return invalid("expected finite values, found NaN or infinity at element " + std::to_string(at),
+                   name);
+  }
+  return {};
+}
+
+Result<void> require_scale(float value, const std::string& name) {
+  if (!std::isfinite(value) || value < 0.0f) {
+    return invalid("expected a finite scale, found " + std::to_string(value), name);
+  }
+  return {};
+}
+
+Result<void> check_values(const LinearInfo& info, const LinearData& data) {
+  TRY(require_finite(data.weight_dtype, data.weight, info.weight));
+  if (info.format == LinearInfo::Format::Nvfp4) {
+    TRY(require_finite(DType::E4M3, data.weight_scale, info.weight_scale));
+    TRY(require_scale(data.weight_scale_2, info.weight_scale_2));
+  } else if (info.format == LinearInfo::Format::Fp8) {
+    TRY(require_scale(data.weight_scale_2, info.weight_scale));
+  }
+  if (data.input_scale) {
+    TRY(require_scale(*data.input_scale, info.input_scale));
+  }
+  TRY(require_finite(data.pre_quant_scale_dtype, data.pre_quant_scale, info.pre_quant_scale));
+  return {};
+}
+
+// The scheme a linear was declared with must be what the checkpoint stores: kernels and slots
+// depend on it.
+Result<void> check_scheme(const LinearSpec& spec, const LinearInfo& info) {
+  const LinearInfo::Format expected = format_of(spec.desc.mode.weight);
+  if (info.format != expected) {
+    return invalid("expected a linear stored as " + std::string(name_of(expected)) + ", found " +
+                       std::string(name_of(info.format)) +
+                       "; another scheme needs a restart of the server",
+                   info.module);
+  }
+  if (spec.bias != !info.bias.empty()) {
+    return invalid(spec.bias ? "expected a bias, found none" : "found a bias, expected none",
+                   info.module + ".bias");
+  }
+  if (spec.desc.pre_quant_scale != !info.pre_quant_scale.empty()) {
+    return invalid(spec.desc.pre_quant_scale ? "expected a pre_quant_scale, found none"
+                                             : "found a pre_quant_scale, expected none",
+                   info.module + ".pre_quant_scale");
+  }
+  if (spec.desc.static_input_scale && info.input_scale.empty()) {
+    return invalid("expected an input_scale, found none", info.module + ".input_scale");
+  }
+  return {};
+}
+
+std::vector<uint16_t> to_bf16(std::span<const std::byte> data, DType dtype) {
+  const size_t count = data.size() / static_cast<size_t>(size_of(dtype));
+  std::vector<uint16_t> out(count);
+  if (dtype == DType::BF16) {
+    std::memcpy(out.data(), data.data(), data.size());
+  } else if (dtype == DType::F32) {
+    const auto* values = reinterpret_cast<const float*>(data.data());
+    std::transform(values, values + count, out.begin(), float_to_bf16);
+  } else if (dtype == DType::F16) {
+    const auto* values = reinterpret_cast<const uint16_t*>(data.data());
+    std::transform(values, values + count, out.begin(), [](uint16_t bits) {
+      return float_to_bf16(f16_to_float(bits));
+    });
+  } else {
+    CHECK(false, "bias of an unexpected type ", to_string(dtype));
+  }
+  return out;
+}
+
+Result<LinearData> read_part(const Checkpoint& source,
+                             const PartSpec& part,
+                             const LinearInfo& info) {
+  if (!part.embedding) {
+    return source.read_linear(info);
+  }
+  LinearData data;
+  data.weight =
+      TRY(source.read_as(info.weight, DType::BF16, Shape{info.n, info.k}, part.expected_from));
+  return data;
+}
+
+// A LinearPart is read-only for pack(), but Tensor has no const form.
+Tensor host_view(const std::vector<std::byte>& data, DType dtype, Shape shape) {
+  return {const_cast<std::byte*>(data.data()), dtype, shape, Device{}};
+}
+
+LinearPart view_of(const LinearInfo& info, LinearData& data, float& input_scale) {
+  LinearPart part;
+  const Device host{};
+  switch (info.format) {
+    case LinearInfo::Format::Bf16:
+      part.weight = host_view(data.weight, DType::BF16, {info.n, info.k});
+      break;
+    case LinearInfo::Format::Nvfp4:
+      part.weight = host_view(data.weight, DType::U8, {info.n, info.k / 2});
+      part.weight_scale = host_view(data.weight_scale, DType::E4M3, {info.n, info.k / 16});
+      part.weight_scale_2 = Tensor(&data.weight_scale_2, DType::F32, Shape{}, host);
+      break;
+    case LinearInfo::Format::Fp8:
+      part.weight = host_view(data.weight, DType::E4M3, {info.n, info.k});
+      part.weight_scale = Tensor(&data.weight_scale_2, DType::F32, Shape{}, host);
+      break;
+  }
+  if (data.input_scale) {
+    part.input_scale = Tensor(&input_scale, DType::F32, Shape{}, host);
+  }
+  if (!data.pre_quant_scale.empty()) {
+    part.pre_quant_scale = host_view(data.pre_quant_scale, data.pre_quant_scale_dtype, {info.k});
+  }
+  return part;
+}
+
+uint64_t hash_bytes(std::span<const std::byte> data, uint64_t hash) {
+  size_t i = 0;
+  for (; i + 8 <= data.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, data.data() + i, 8);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  uint64_t tail = data.size() - i;
+  for (; i < data.size(); ++i) {
+    tail = (tail << 8) | static_cast<uint64_t>(data[i]);
+  }
+  return mix64(hash ^ tail);
+}
+
+}  // namespace
+
+Result<LinearInfo> find_part(const Checkpoint& source, const PartSpec& part, int64_t k) {
+  if (!part.embedding) {
+    return source.linear(part.module, part.n, k, part.expected_from);
+  }
+  LinearInfo info;
+  info.module = part.module;
+  info.n = part.n;
+  info.k = k;
+  info.weight = part.module + ".weight";
+  return info;
+}
+
+// ---- declaration ----
+
+ParameterStore::Entry& ParameterStore::add(Entry entry) {
+  CHECK(!sealed_, "parameter declared after seal()");
+  for (const Tensor& slot : entry.slots) {
+    entry.offsets.push_back(size_bytes_);
+    const uint64_t padded = round_up(static_cast<uint64_t>(slot.size_bytes()));
+    size_bytes_ += padded;
+    entry.size_bytes += padded;
+  }
+  return entries_.emplace_back(std::move(entry));
+}
+
+ParameterStore::Id ParameterStore::declare_linear(LinearSpec spec) {
+  CHECK(spec.backend != nullptr && !spec.parts.empty(), "linear without backend: ", spec.name);
+  Entry entry;
+  entry.kind = Kind::Linear;
+  entry.slots = spec.backend->packed_layout(spec.desc);
+  if (spec.bias) {  // last slot
+    entry.slots.emplace_back(nullptr, DType::BF16, Shape{spec.desc.n}, Device{});
+  }
+  entry.linear = std::move(spec);
+  add(std::move(entry));
+  return static_cast<Id>(entries_.size() - 1);
+}
+
+ParameterStore::Id ParameterStore::declare_tensor(TensorSpec spec) {
+  Entry entry;
+  entry.kind = Kind::Tensor;
+  entry.slots.emplace_back(nullptr, spec.dtype, spec.shape, Device{});
+  entry.plain = std::move(spec);
+  add(std::move(entry));
+  return static_cast<Id>(entries_.size() - 1);
+}
+
+ParameterStore::Id ParameterStore::declare_derived(std::string name,
+                                                   DType dtype,
+                                                   Shape shape,
+                                                   std::vector<std::byte> value) {
+  Entry entry;
+  entry.kind = Kind::Derived;
+  entry.slots.emplace_back(nullptr, dtype, shape, Device{});
+  CHECK(static_cast<int64_t>(value.size()) == entry.slots[0].size_bytes(),
+        "derived tensor of the wrong size: ",
+        name);
+  entry.plain = TensorSpec{std::move(name), dtype, shape, {}};
+  entry.value = std::move(value);
+  add(std::move(entry));
+  return static_cast<Id>(entries_.size() - 1);
+}
+
+Result<void> ParameterStore::seal(Stream stream) {
+  CHECK(!sealed_, "sealed twice");
+  sealed_ = true;
+  memory_ = TRY(Buffer::allocate("weights", size_bytes_, stream));
+  point_slots_at(memory_.data());
+  return {};
+}
+
+void ParameterStore::point_slots_at(void* base) {
+  for (Entry& entry : entries_) {
+    entry.slots = slots_at(entry, base);
+  }
+}
+
+std::vector<Tensor> ParameterStore::slots_at(const Entry& entry, void* base) const {
+  std::vector<Tensor> slots = entry.slots;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i].data = base == nullptr ? nullptr : static_cast<std::byte*>(base) + entry.offsets[i];
+    slots[i].device = memory_.device();
+  }
+  return slots;
+}
+
+// ---- reading ----
+
+std::span<const Tensor> ParameterStore::slots(Id id) const {
+  const Entry& entry = entries_[id];
+  const std::span<const Tensor> all(entry.slots);
+  return entry.linear.bias ? all.first(all.size() - 1) : all;
+}
+
+Tensor ParameterStore::bias(Id id) const {
+  const Entry& entry = entries_[id];
+  return entry.linear.bias ? entry.slots.back() : Tensor{};
+}
+
+Tensor ParameterStore::tensor(Id id) const {
+  DCHECK(entries_[id].kind != Kind::Linear, "a linear has slots, not one tensor");
+  return entries_[id].slots[0];
+}
+
+// ---- loading ----
+
+Result<void> ParameterStore::fill_linear(const Entry& entry,
+                                         const Checkpoint& source,
+                                         void* base,
+                                         Stream stream) const {
+  const LinearSpec& spec = entry.linear;
+  std::vector<LinearInfo> infos;
+  std::vector<LinearData> data;
+  for (const PartSpec& part : spec.parts) {
+    infos.push_back(TRY(find_part(source, part, spec.desc.k)));
+    TRY(check_scheme(spec, infos.back()));
+    data.push_back(TRY(read_part(source, part, infos.back())));
+    TRY(check_values(infos.back(), data.back()));
+    if (data.back().pre_quant_scale != data.front().pre_quant_scale) {
+      return unsupported(
+          "the parts of a fused linear need the same pre_quant_scale, found one unlike " +
+              infos.front().pre_quant_scale,
+          infos.back().pre_quant_scale);
+    }
+  }
+  // Parts share their input, so one activation scale serves all: the widest, as upstream engines
+  // do.
+  float input_scale = 0.0f;
+  for (const LinearData& part : data) {
+    input_scale = std::max(input_scale, part.input_scale.value_or(0.0f));
+  }
+  std::vector<LinearPart> parts;
+  for (size_t i = 0; i < data.size(); ++i) {
+    parts.push_back(view_of(infos[i], data[i], input_scale));
+  }
+  std::vector<Tensor> slots = slots_at(entry, base);
+  if (spec.bias) {
+    std::vector<uint16_t> bias;
+    for (size_t i = 0; i < data.size(); ++i) {
+      TRY(require_finite(data[i].bias_dtype, data[i].bias, infos[i].bias));
+      const std::vector<uint16_t> part = to_bf16(data[i].bias, data[i].bias_dtype);
+      if (static_cast<int64_t>(part.size()) != infos[i].n) {
+        return invalid("expected [" + std::to_string(infos[i].n) + "], found [" +
+                           std::to_string(part.size()) + "]",
+                       infos[i].bias);
+      }
+      bias.insert(bias.end(), part.begin(), part.end());
+    }
+    device_api(stream.device)
+        .copy_to_device(slots.back().data, bias.data(), bias.size() * sizeof(uint16_t), stream);
+    slots.pop_back();
+  }
+  spec.backend->pack(spec.desc, parts, slots, stream);
+  device_api(stream.device).synchronize(stream);
+  return {};
+}
+
+Result<void> ParameterStore::fill_tensor(const Entry& entry,
+                                         const Checkpoint& source,
+                                         void* base,
+                                         Stream stream) const {
+  const TensorSpec& spec = entry.plain;
+  const Tensor slot = slots_at(entry, base)[0];
+  const std::vector<std::byte> data =
+      TRY(source.read_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
+  TRY(require_finite(spec.dtype, data, spec.name));
+  const DeviceApi& api = device_api(stream.device);
+  api.copy_to_device(slot.data, data.data(), data.size(), stream);
+  api.synchronize(stream);
+  return {};
+}
+
+void ParameterStore::fill_derived(const Entry& entry, void* base, Stream stream) const {
+  const DeviceApi& api = device_api(stream.device);
+  api.copy_to_device(slots_at(entry, base)[0].data, entry.value.data(), entry.value.size(), stream);
+  api.synchronize(stream);
+}
+
+Result<void> ParameterStore::fill(const Checkpoint& source,
+                                  void* base,
+                                  Stream stream,
+                                  const Progress* progress) const {
+  size_t done = 0;
+  for (const Entry& entry : entries_) {
+    switch (entry.kind) {
+      case Kind::Linear:
+        TRY(fill_linear(entry, source, base, stream));
+        break;
+      case Kind::Tensor:
+        TRY(fill_tensor(entry, source, base, stream));
+        break;
+      case Kind::Derived:
+        fill_derived(entry, base, stream);
+        break;
+    }
+    done += entry.size_bytes;
+    if (progress != nullptr && *progress) {
+      (*progress)(done, size_bytes_);
+    }
+  }
+  return {};
+}
+
+Result<void> ParameterStore::load(const Checkpoint& source,
+                                  Stream stream,
+                                  const Progress& progress) {
+  CHECK(sealed_ && resident(), "load() before seal()");
+  return fill(source, memory_.data(), stream, &progress);
+}
+
+Result<Staged> ParameterStore::stage(const Checkpoint& source, Stream stream) const {
+  CHECK(sealed_, "stage() before seal()");
+  Staged staged;
+  staged.memory_ = TRY(Buffer::allocate("staged weights", size_bytes_, stream));
+  TRY(fill(source, staged.memory_.data(), stream, nullptr));
+  return staged;
+}
+
+void ParameterStore::commit(Staged&& staged, Stream stream) noexcept {
+  CHECK(resident(), "commit() while the weights are released");
+  CHECK(staged.memory_.size_bytes() == size_bytes_, "staged weights of another model");
+  const DeviceApi& api = device_api(stream.device);
+  api.copy_on_device(memory_.data(), staged.memory_.data(), size_bytes_, stream);
+  api.synchronize(stream);
+  staged.memory_ = Buffer();
+}
+
+Result<void> ParameterStore::load_in_place(const Checkpoint& source, Stream stream) {
+  CHECK(resident(), "load_in_place() while the weights are released");
+  return fill(source, memory_.data(), stream, nullptr);
+}
+
+// ---- release and resume ----
+
+void ParameterStore::release() {
+  memory_ = Buffer();
+  point_slots_at(nullptr);
+}
+
+Result<void> ParameterStore::resume(Stream stream) {
+  CHECK(sealed_ && !resident(), "resume() of weights that are not released");
+  memory_ = TRY(Buffer::allocate("weights", size_bytes_, stream));
+  point_slots_at(memory_.data());
+  for (const Entry& entry : entries_) {
+    if (entry.kind == Kind::Derived) {
+      fill_derived(entry, memory_.data(), stream);
+    }
+  }
+  return {};
+}
+
+std::vector<Checksum> ParameterStore::checksums(Stream stream) const {
+  CHECK(resident(), "checksums of released weights");
+  std::vector<Checksum> all;
+  std::vector<std::byte> host;
+  for (const Entry& entry : entries_) {
+    if (entry.kind == Kind::Derived) {
+      continue;  // not a weight
+    }
+    uint64_t hash = 0;
+    for (const Tensor& slot : entry.slots) {
+      host.resize(static_cast<size_t>(slot.size_bytes()));
+      device_api(stream.device).copy_to_host(host.data(), slot.data, host.size(), stream);
+      device_api(stream.device).synchronize(stream);
+      hash = hash_bytes(host, hash);
+    }
+    all.push_back({entry.kind == Kind::Linear ? entry.linear.name : entry.plain.name, hash});
+  }
+  return all;
+}
+
+}  // namespace nibble::model

@@ -1,0 +1,143 @@
+// Weights in kernel format, at one address for life: declare -> seal -> load, then stage -> commit
+// for every later checkpoint. The first load packs straight into the slots (peak extra memory: the
+// tensors of one linear); a later one packs into spare memory while the old weights serve.
+// Layers keep an Id and read slots() at every call. Declared and committed by the thread that runs
+// the model; stage() only reads the declarations and may run on another thread meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "ops/gemm.h"
+#include "tensor/buffer.h"
+#include "tensor/tensor.h"
+
+namespace nibble::model {
+
+// One checkpoint matrix of a fused linear.
+struct PartSpec {
+  std::string module;         // "model.layers.0.self_attn.q_proj"
+  int64_t n = 0;              // output rows
+  std::string expected_from;  // config keys behind n and k, for messages
+  // A tied head: `module` is the embedding, a plain matrix that no scheme applies to.
+  bool embedding = false;
+};
+
+struct LinearSpec {
+  std::string name;  // "model.layers.0.self_attn.qkv_proj": for tables and checksums
+  std::vector<PartSpec> parts;
+  GemmDesc desc;  // k columns; mode, parts, epilogue resolved
+  const GemmBackend* backend = nullptr;
+  bool bias = false;
+};
+
+struct TensorSpec {
+  std::string name;  // as in the checkpoint
+  DType dtype = DType::BF16;
+  Shape shape;
+  std::string expected_from;
+};
+
+// How the checkpoint stores a part; errors name the tensor.
+Result<checkpoint::LinearInfo> find_part(const checkpoint::Checkpoint& source,
+                                         const PartSpec& part,
+                                         int64_t k);
+
+// A whole checkpoint, read, checked and packed, waiting for commit().
+class Staged {
+ public:
+  size_t size_bytes() const { return memory_.size_bytes(); }
+
+ private:
+  friend class ParameterStore;
+  Buffer memory_;
+};
+
+struct Checksum {
+  std::string name;
+  uint64_t value = 0;  // of the bytes in memory, kernel format
+};
+
+class ParameterStore {
+ public:
+  using Id = uint32_t;
+  // Called after each declared parameter with (done, total) bytes.
+  using Progress = std::function<void(size_t, size_t)>;
+
+  ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  // ---- declaration: no memory yet ----
+  Id declare_linear(LinearSpec spec);
+  Id declare_tensor(TensorSpec spec);
+  // Computed from the config, never in the checkpoint (rope tables).
+  Id declare_derived(std::string name, DType dtype, Shape shape, std::vector<std::byte> value);
+  // One allocation; fails with both sizes when there is not enough memory.
+  Result<void> seal(Stream stream);
+
+  // ---- the first load ----
+  Result<void> load(const checkpoint::Checkpoint& source, Stream stream, const Progress& progress);
+
+  // ---- reading; valid after seal(), the same addresses after every commit() ----
+  std::span<const Tensor> slots(Id id) const;  // of a linear, without its bias
+  Tensor bias(Id id) const;                    // empty when there is none
+  Tensor tensor(Id id) const;                  // of a plain or derived tensor
+  size_t size_bytes() const { return size_bytes_; }
+  bool resident() const { return memory_.data() != nullptr; }
+
+  // ---- replacing ----
+  // Reads, checks and packs `source` into spare memory: changes nothing here.
+  Result<Staged> stage(const checkpoint::Checkpoint& source, Stream stream) const;
+  // Copies to the fixed addresses; cannot fail on data.
+  void commit(Staged&& staged, Stream stream) noexcept;
+  // For hosts without spare memory: overwrites in place. A failure leaves the weights undefined.
+  Result<void> load_in_place(const checkpoint::Checkpoint& source, Stream stream);
+
+  // ---- giving the memory back and taking it again; contents are undefined after resume() ----
+  void release();
+  Result<void> resume(Stream stream);
+
+  std::vector<Checksum> checksums(Stream stream) const;
+
+ private:
+  enum class Kind : uint8_t { Linear, Tensor, Derived };
+  struct Entry {
+    Kind kind = Kind::Tensor;
+    LinearSpec linear;              // Linear
+    TensorSpec plain;               // Tensor, Derived
+    std::vector<std::byte> value;   // Derived
+    std::vector<Tensor> slots;      // data: inside memory_
+    std::vector<uint64_t> offsets;  // of slots
+    size_t size_bytes = 0;
+  };
+  Entry& add(Entry entry);
+  void point_slots_at(void* base);
+  std::vector<Tensor> slots_at(const Entry& entry, void* base) const;
+  Result<void> fill(const checkpoint::Checkpoint& source,
+                    void* base,
+                    Stream stream,
+                    const Progress* progress) const;
+  Result<void> fill_linear(const Entry& entry,
+                           const checkpoint::Checkpoint& source,
+                           void* base,
+                           Stream stream) const;
+  Result<void> fill_tensor(const Entry& entry,
+                           const checkpoint::Checkpoint& source,
+                           void* base,
+                           Stream stream) const;
+  void fill_derived(const Entry& entry, void* base, Stream stream) const;
+
+  std::vector<Entry> entries_;
+  Buffer memory_;
+  size_t size_bytes_ = 0;
+  bool sealed_ = false;
+};
+
+}  // namespace nibble::model
