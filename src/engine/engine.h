@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -37,6 +39,58 @@ struct Load {  // a snapshot
   double last_decode_tokens_per_second = 0;
 };
 
+// ---- weight lifecycle ----
+
+// What happens to requests that run when new weights are ready.
+enum class RunningPolicy : uint8_t {
+  Wait,   // the commit waits until all accepted requests are done; later ones queue behind it
+  Abort,  // they end with FinishReason::Abort
+  Swap,   // the commit happens between two of their tokens; they go on with their old KV
+};
+
+struct WeightUpdate {
+  std::string model_path;
+  bool flush_cache = true;  // false: entries of old weights stay, unused, until evicted
+  RunningPolicy running = RunningPolicy::Wait;
+  std::optional<std::string> weight_version;  // default: "default" or the number of the update
+  bool allow_in_place = false;                // when there is no spare memory for staging
+};
+
+struct WeightUpdateReport {
+  std::string weight_version;
+  int64_t bytes = 0;
+  double staging_seconds = 0;  // the old weights served meanwhile
+  double wait_seconds = 0;     // for running requests
+  double commit_seconds = 0;   // nothing ran meanwhile
+  bool in_place = false;
+};
+
+enum class PauseMode : uint8_t {
+  Abort,    // running and waiting requests end with FinishReason::Abort
+  Retract,  // running requests lose their KV and wait; recomputed after resume()
+  InPlace,  // running requests keep their KV and go on later
+};
+
+enum class MemoryTag : uint8_t { Weights, KvCache, CudaGraph };
+
+// docs/engine.md has the diagram. Moves that the state does not allow fail with WrongState, the
+// state and the allowed moves; a failed move changes nothing.
+enum class EngineState : uint8_t { Serving, Paused, Committing, Released, NeedsWeights, Failed };
+std::string_view to_string(EngineState state);
+
+struct WeightsInfo {  // a snapshot
+  std::string model_path;
+  std::string weight_version;
+  int64_t num_updates = 0;
+  bool staging = false;
+  EngineState state = EngineState::Serving;
+};
+
+struct WeightChecksum {
+  std::string name;
+  std::string hex;  // 16 digits
+};
+
 class Engine {
  public:
   // Loads the model; Result for a bad checkpoint or configuration, SystemError for the machine.
@@ -51,6 +105,22 @@ class Engine {
   virtual void abort_all() = 0;
   virtual Load load() const = 0;
   virtual bool healthy() const = 0;  // false after the environment failed
+
+  // ---- lifecycle; these block, and must not be called from a sink ----
+  virtual WeightsInfo weights() const = 0;
+  // Stages on the calling thread, commits between two steps. One at a time.
+  virtual Result<WeightUpdateReport> update_weights(const WeightUpdate& update) = 0;
+  virtual Result<void> set_weight_version(const std::string& version) = 0;
+  virtual Result<void> pause(PauseMode mode) = 0;  // new requests queue until resume()
+  virtual Result<void> resume() = 0;
+  // Drops every cached prefix once nothing runs; waits up to timeout_seconds for that.
+  virtual Result<void> flush_cache(double timeout_seconds) = 0;
+  // Empty: all tags. Needs an idle engine; afterwards requests are refused until all is resumed
+  // and, after Weights, new weights came.
+  virtual Result<void> release_memory(const std::vector<MemoryTag>& tags) = 0;
+  virtual Result<void> resume_memory(const std::vector<MemoryTag>& tags) = 0;
+  // Of every parameter as it is in memory now.
+  virtual Result<std::vector<WeightChecksum>> weight_checksums() = 0;
 };
 
 }  // namespace nibble::engine

@@ -74,7 +74,8 @@ struct Output {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
-  std::string weight_version;
+  int64_t num_retractions = 0;
+  std::string weight_version;  // of the weights that computed `tokens`
 };
 
 using Sink = std::function<void(Output&&)>;
@@ -85,6 +86,7 @@ struct Request {
   SamplingParams sampling;
   LogprobOptions logprobs;
   std::unique_ptr<TokenMask> mask;  // may be null
+  std::string extra_key;            // prefixes are shared only among requests with the same key
   Sink sink;
 };
 

@@ -1,0 +1,70 @@
+#include "engine/kv_pool.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace nibble::engine {
+
+KvPool::KvPool(const KvGeometry& geometry, int64_t num_pages)
+    : geometry_(geometry), taken_(static_cast<size_t>(num_pages), false) {
+  free_.reserve(taken_.size());
+  for (int64_t page = num_pages - 1; page >= 0; --page) {
+    free_.push_back(static_cast<int32_t>(page));
+  }
+}
+
+Result<KvPool> KvPool::create(const KvGeometry& geometry, int64_t num_pages, Stream stream) {
+  KvPool pool(geometry, num_pages);
+  TRY(pool.resume(stream));
+  return pool;
+}
+
+Result<void> KvPool::resume(Stream stream) {
+  CHECK(!resident(), "the KV cache already has memory");
+  memory_ = TRY(Buffer::allocate("kv cache", static_cast<size_t>(size_bytes()), stream));
+  point_layers();
+  return {};
+}
+
+void KvPool::release() {
+  memory_ = Buffer();
+  layers_.clear();
+}
+
+void KvPool::point_layers() {
+  layers_.clear();
+  const Shape shape{num_pages(), geometry_.page_size, geometry_.kv_heads, geometry_.head_dim};
+  const auto bytes = static_cast<size_t>(num_elements(shape) * size_of(DType::BF16));
+  for (int64_t layer = 0; layer < geometry_.layers; ++layer) {
+    const size_t begin = static_cast<size_t>(layer) * 2 * bytes;
+    layers_.push_back(
+        {memory_.view(DType::BF16, shape, begin), memory_.view(DType::BF16, shape, begin + bytes)});
+  }
+}
+
+std::optional<std::vector<int32_t>> KvPool::take(int64_t count) {
+  if (count > free_pages()) {
+    return std::nullopt;
+  }
+  std::vector<int32_t> pages;
+  pages.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    pages.push_back(free_.back());
+    taken_[static_cast<size_t>(free_.back())] = true;
+    free_.pop_back();
+  }
+  return pages;
+}
+
+void KvPool::give(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) {
+    CHECK(page >= 0 && page < num_pages() && taken_[static_cast<size_t>(page)],
+          "page given back twice: ",
+          page);
+    taken_[static_cast<size_t>(page)] = false;
+    free_.push_back(page);
+  }
+}
+
+}  // namespace nibble::engine

@@ -1,0 +1,255 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/random.h"
+
+namespace nibble::engine {
+
+namespace {
+
+constexpr float kGreedyBelow = 1e-6f;  // temperatures under this are greedy, as upstream
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+bool is_greedy(const SamplingParams& sampling) {
+  return sampling.temperature < kGreedyBelow || sampling.top_k == 1;
+}
+
+bool has_penalty(const SamplingParams& s) {
+  return s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f || s.repetition_penalty != 1.0f;
+}
+
+// Index of the largest value, the lowest index among equals; -1 when a NaN or +infinity is there or
+// nothing is left.
+int64_t argmax(std::span<const float> values) {
+  int64_t best = -1;
+  float largest = kMinusInfinity;
+  bool bad = false;
+  for (size_t i = 0; i < values.size(); ++i) {
+    bad |= std::isnan(values[i]);
+    if (values[i] > largest) {
+      largest = values[i];
+      best = static_cast<int64_t>(i);
+    }
+  }
+  return bad || std::isinf(largest) ? -1 : best;
+}
+
+// log(sum(exp(values * scale))) with one order of summation.
+double log_sum_exp(std::span<const float> values, double scale) {
+  const float largest = *std::max_element(values.begin(), values.end());
+  double sum = 0;
+  for (const float value : values) {
+    sum += static_cast<double>(
+        std::exp(static_cast<float>(static_cast<double>(value - largest) * scale)));
+  }
+  return static_cast<double>(largest) * scale + std::log(sum);
+}
+
+struct Adjusted {
+  std::vector<float> storage;
+  std::span<const float> logits;
+};
+
+void apply_penalties(std::vector<float>& logits, const Sequence& sequence) {
+  const SamplingParams& s = sequence.request.sampling;
+  if (s.repetition_penalty != 1.0f) {  // Keskar et al. 2019: prompt and generated tokens alike
+    std::vector<bool> seen(logits.size(), false);
+    for (const int32_t token : sequence.tokens) {
+      if (!seen[static_cast<size_t>(token)]) {
+        seen[static_cast<size_t>(token)] = true;
+        float& logit = logits[static_cast<size_t>(token)];
+        logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
+      }
+    }
+  }
+  for (const auto& [token, count] : sequence.generated_counts) {
+    logits[static_cast<size_t>(token)] -=
+        s.presence_penalty + s.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+Adjusted adjust(std::span<const float> logits,
+                const Sequence& sequence,
+                std::span<const uint32_t> allowed,
+                std::span<const int32_t> stop_ids) {
+  const SamplingParams& s = sequence.request.sampling;
+  const bool holds_back = sequence.num_generated() < s.min_new_tokens;
+  Adjusted adjusted;
+  adjusted.logits = logits;
+  if (!has_penalty(s) && s.logit_bias.empty() && allowed.empty() && !holds_back) {
+    return adjusted;
+  }
+  adjusted.storage.assign(logits.begin(), logits.end());
+  std::vector<float>& values = adjusted.storage;
+  apply_penalties(values, sequence);
+  for (const auto& [token, bias] : s.logit_bias) {
+    values[static_cast<size_t>(token)] += bias;
+  }
+  if (holds_back) {
+    for (const std::span<const int32_t> ids : {stop_ids, std::span(s.stop_token_ids)}) {
+      for (const int32_t token : ids) {
+        if (token >= 0 && static_cast<size_t>(token) < values.size()) {
+          values[static_cast<size_t>(token)] = kMinusInfinity;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; !allowed.empty() && i < values.size(); ++i) {
+    if (((allowed[i / 32] >> (i % 32)) & 1u) == 0) {
+      values[i] = kMinusInfinity;
+    }
+  }
+  adjusted.logits = values;
+  return adjusted;
+}
+
+// Inverse of the cumulative distribution over what top_k, top_p and min_p leave. All three look at
+// the probabilities after temperature; the rest is renormalised by drawing within its sum.
+int32_t draw(std::span<const float> logits, const Sequence& sequence, double log_total) {
+  const SamplingParams& s = sequence.request.sampling;
+  const double scale = 1.0 / static_cast<double>(s.temperature);
+  const auto probability = [&](int32_t token) {
+    const double logit = static_cast<double>(logits[static_cast<size_t>(token)]);
+    return std::exp(logit * scale - log_total);
+  };
+  const double unit = random_unit(s.seed, static_cast<uint64_t>(sequence.num_generated()));
+
+  std::vector<int32_t> order;
+  const bool filters = s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f;
+  if (!filters) {
+    double sum = 0;
+    int32_t last = 0;
+    for (int32_t token = 0; token < static_cast<int32_t>(logits.size()); ++token) {
+      if (logits[static_cast<size_t>(token)] == kMinusInfinity) {
+        continue;
+      }
+      sum += probability(token);
+      last = token;
+      if (unit < sum) {
+        return token;
+      }
+    }
+    return last;  // the sum fell short of 1 by rounding
+  }
+
+  order.resize(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  const size_t most =
+      s.top_k > 0 ? std::min(order.size(), static_cast<size_t>(s.top_k)) : order.size();
+  // Sort a growing head: nearly always the kept set is small.
+  size_t sorted = std::min<size_t>(most, 256);
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(sorted), order.end(), better);
+  std::vector<double> cumulative;
+  const double floor = probability(order[0]) * static_cast<double>(s.min_p);
+  double sum = 0;
+  for (size_t i = 0; i < most; ++i) {
+    if (i == sorted) {
+      sorted = std::min(most, sorted * 8);
+      std::partial_sort(order.begin() + static_cast<std::ptrdiff_t>(i),
+                        order.begin() + static_cast<std::ptrdiff_t>(sorted),
+                        order.end(),
+                        better);
+    }
+    const double p = probability(order[i]);
+    if (i > 0 && (sum >= static_cast<double>(s.top_p) || p < floor || p == 0.0)) {
+      break;
+    }
+    sum += p;
+    cumulative.push_back(sum);
+  }
+  const double target = unit * sum;
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), target);
+  const size_t index =
+      std::min(static_cast<size_t>(found - cumulative.begin()), cumulative.size() - 1);
+  return order[index];
+}
+
+PositionLogprobs describe(std::span<const float> logits,
+                          double scale,
+                          double log_total,
+                          std::optional<int32_t> token,
+                          const LogprobOptions& options) {
+  const auto logprob = [&](int32_t id) {
+    return TokenLogprob{
+        static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) * scale -
+                           log_total),
+        id};
+  };
+  PositionLogprobs out;
+  if (token) {
+    out.token = logprob(*token);
+  }
+  if (options.top > 0) {
+    std::vector<int32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto count = std::min<size_t>(static_cast<size_t>(options.top), order.size());
+    std::partial_sort(order.begin(),
+                      order.begin() + static_cast<std::ptrdiff_t>(count),
+                      order.end(),
+                      [&](int32_t a, int32_t b) {
+                        const float x = logits[static_cast<size_t>(a)];
+                        const float y = logits[static_cast<size_t>(b)];
+                        return x != y ? x > y : a < b;
+                      });
+    for (size_t i = 0; i < count; ++i) {
+      out.top.push_back(logprob(order[i]));
+    }
+  }
+  for (const int32_t id : options.token_ids) {
+    out.chosen.push_back(logprob(id));
+  }
+  return out;
+}
+
+}  // namespace
+
+Sampled sample(std::span<const float> logits,
+               const Sequence& sequence,
+               std::span<const uint32_t> allowed,
+               std::span<const int32_t> stop_ids) {
+  const SamplingParams& sampling = sequence.request.sampling;
+  const Adjusted adjusted = adjust(logits, sequence, allowed, stop_ids);
+  const bool greedy = is_greedy(sampling);
+  const bool wants_logprobs = sequence.request.logprobs.output;
+  Sampled sampled;
+  const int64_t best = argmax(adjusted.logits);
+  if (best < 0) {
+    return sampled;
+  }
+  // Greedy rows report the softmax of the logits, sampled rows that of logits / temperature; the
+  // filters never show, as upstream.
+  const bool scaled = sampling.temperature >= kGreedyBelow && !greedy;
+  const double scale = scaled ? 1.0 / static_cast<double>(sampling.temperature) : 1.0;
+  const double log_total = greedy && !wants_logprobs ? 0.0 : log_sum_exp(adjusted.logits, scale);
+  sampled.token = greedy ? static_cast<int32_t>(best) : draw(adjusted.logits, sequence, log_total);
+  if (wants_logprobs) {
+    sampled.logprobs =
+        describe(adjusted.logits, scale, log_total, sampled.token, sequence.request.logprobs);
+  }
+  return sampled;
+}
+
+void remember(Sequence& sequence, int32_t token) {
+  const SamplingParams& s = sequence.request.sampling;
+  if (s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f) {
+    ++sequence.generated_counts[token];
+  }
+}
+
+PositionLogprobs prompt_logprobs(std::span<const float> logits,
+                                 int32_t token,
+                                 const LogprobOptions& options) {
+  return describe(logits, 1.0, log_sum_exp(logits, 1.0), token, options);
+}
+
+}  // namespace nibble::engine

@@ -1,0 +1,228 @@
+// The recorded logits and greedy tokens of tiny models (transformers in float32), per checkpoint
+// and mode. Tolerances: bf16 activations against a float32 recording, so cosine and argmax, not
+// bits; bits are compared among our own ways of feeding the same prompt.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "base/number_formats.h"
+#include "checkpoint/safetensors.h"
+#include "support/data_dir.h"
+#include "support/engine_harness.h"
+#include "support/forward_harness.h"
+
+namespace nibble {
+namespace {
+
+struct Case {
+  const char* folder;
+  const char* variant;  // prefix in the recording: "", "w4a16", "w4a4"
+  Nvfp4Mode mode;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.folder << ' ' << c.variant; }
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> greedy;
+  std::vector<double> margins;
+  double logits_std = 1;
+  std::vector<float> logits;  // [tokens, vocab]
+};
+
+std::vector<int32_t> ints(const boost::json::value& value) {
+  return boost::json::value_to<std::vector<int32_t>>(value);
+}
+
+std::vector<Prompt> read_prompts(const std::string& directory, const std::string& variant) {
+  const boost::json::value json = parse_json_file(directory + "/golden.json").value();
+  const boost::json::array& list =
+      json.as_object().at(variant.empty() ? "prompts" : variant).as_array();
+  const auto file = checkpoint::SafetensorsFile::open(directory + "/golden.safetensors").value();
+  std::vector<Prompt> prompts;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const boost::json::object& entry = list[i].as_object();
+    Prompt prompt;
+    prompt.ids = ints(entry.at("ids"));
+    prompt.greedy = ints(entry.at("greedy"));
+    prompt.margins = boost::json::value_to<std::vector<double>>(entry.at("greedy_margins"));
+    prompt.logits_std = entry.at("logits_std").to_number<double>();
+    const std::string name =
+        (variant.empty() ? "" : variant + ".") + "p" + std::to_string(i) + ".logits";
+    const checkpoint::TensorInfo& info = file.tensors().at(name);
+    prompt.logits.resize(info.size_bytes / sizeof(float));
+    EXPECT_TRUE(file.read(name, std::as_writable_bytes(std::span(prompt.logits))).has_value());
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+struct Top {
+  size_t index = 0;
+  double margin = 0;
+};
+
+Top top_of(std::span<const float> row) {
+  Top top;
+  float second = -INFINITY;
+  for (size_t i = 1; i < row.size(); ++i) {
+    if (row[i] > row[top.index]) {
+      second = row[top.index];
+      top.index = i;
+    } else {
+      second = std::max(second, row[i]);
+    }
+  }
+  top.margin = static_cast<double>(row[top.index] - second);
+  return top;
+}
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+  double ab = 0;
+  double aa = 0;
+  double bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto x = static_cast<double>(a[i]);
+    const auto y = static_cast<double>(b[i]);
+    ab += x * y;
+    aa += x * x;
+    bb += y * y;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+class GoldenModel : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const std::optional<std::string> found = test::any_golden_path(GetParam().folder);
+    if (!found) {
+      GTEST_SKIP() << "golden set " << GetParam().folder << " is not here";
+    }
+    directory_ = *found;
+    w4a4_ = GetParam().mode == Nvfp4Mode::W4A4;
+  }
+  double decisive_margin(const Prompt& prompt) const {
+    // Quantised activations flip at rounding boundaries: only very clear decisions must agree.
+    return (w4a4_ ? 0.8 : 0.1) * prompt.logits_std;
+  }
+  std::string directory_;
+  bool w4a4_ = false;
+};
+
+TEST_P(GoldenModel, LogitsAgreeWithTheRecording) {
+  auto harness = test::ForwardHarness::load(directory_, {.mode = GetParam().mode});
+  ASSERT_TRUE(harness.has_value()) << harness.error().text();
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const std::vector<float> logits = (*harness)->logits(prompt.ids);
+    ASSERT_EQ(logits.size(), prompt.logits.size());
+    EXPECT_GT(cosine(logits, prompt.logits), w4a4_ ? 0.96 : 0.999);
+    const size_t vocab = logits.size() / prompt.ids.size();
+    for (size_t t = 0; t < prompt.ids.size(); ++t) {
+      const Top expected = top_of(std::span(prompt.logits).subspan(t * vocab, vocab));
+      const Top found = top_of(std::span(logits).subspan(t * vocab, vocab));
+      if (expected.margin > decisive_margin(prompt)) {
+        EXPECT_EQ(found.index, expected.index)
+            << "position " << t << " of " << prompt.ids.size() << ", margin " << expected.margin;
+      }
+    }
+  }
+}
+
+TEST_P(GoldenModel, QuantisedActivationsAgreeWithAReferenceInBf16) {
+  if (!w4a4_) {
+    GTEST_SKIP() << "activations are not quantised";
+  }
+  const auto file = checkpoint::SafetensorsFile::open(
+      test::data_path(std::string("w4a4_bf16/") + GetParam().folder + ".safetensors"));
+  ASSERT_TRUE(file.has_value()) << file.error().text();
+  auto a4 = test::ForwardHarness::load(directory_, {.mode = Nvfp4Mode::W4A4});
+  auto a16 = test::ForwardHarness::load(directory_, {.mode = Nvfp4Mode::W4A16});
+  ASSERT_TRUE(a4.has_value() && a16.has_value());
+  const std::vector<Prompt> prompts = read_prompts(directory_, "w4a4");
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<uint16_t> bits(prompts[i].logits.size());
+    ASSERT_TRUE(
+        file->read("p" + std::to_string(i) + ".logits", std::as_writable_bytes(std::span(bits)))
+            .has_value());
+    std::vector<float> expected(bits.size());
+    std::transform(bits.begin(), bits.end(), expected.begin(), bf16_to_float);
+    EXPECT_GT(cosine((*a4)->logits(prompts[i].ids), expected), 0.995) << "prompt " << i;
+    // The comparison must notice activations that were not quantised.
+    EXPECT_LT(cosine((*a16)->logits(prompts[i].ids), expected), 0.995) << "prompt " << i;
+  }
+}
+
+TEST_P(GoldenModel, ChunkingAndThreadsDoNotChangeABit) {
+  auto one = test::ForwardHarness::load(directory_, {.mode = GetParam().mode, .num_threads = 1});
+  auto two = test::ForwardHarness::load(directory_, {.mode = GetParam().mode, .num_threads = 2});
+  ASSERT_TRUE(one.has_value() && two.has_value());
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const std::vector<float> whole = (*one)->logits(prompt.ids);
+    for (const int64_t chunk : {0, 1, 7, 16}) {
+      const std::vector<float> other = (*two)->logits(prompt.ids, chunk);
+      ASSERT_EQ(other.size(), whole.size());
+      EXPECT_EQ(std::memcmp(other.data(), whole.data(), whole.size() * sizeof(float)), 0)
+          << prompt.ids.size() << " tokens in chunks of " << chunk;
+    }
+  }
+}
+
+TEST_P(GoldenModel, GreedyTokensAgreeWhileTheMarginsAreClear) {
+  engine::EngineConfig config = test::tiny_config(directory_);
+  config.nvfp4_mode = GetParam().mode;
+  const auto engine = test::start_engine(config);
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const auto count = static_cast<int32_t>(prompt.greedy.size());
+    const test::Answer answer = test::generate(*engine, test::greedy_request(prompt.ids, count));
+    ASSERT_EQ(answer.tokens.size(), prompt.greedy.size());
+    EXPECT_EQ(answer.last.finish, engine::FinishReason::Length);
+    for (size_t i = 0; i < prompt.greedy.size(); ++i) {
+      if (answer.tokens[i] != prompt.greedy[i]) {
+        EXPECT_LE(prompt.margins[i], decisive_margin(prompt))
+            << "token " << i << " of the prompt of " << prompt.ids.size();
+        break;  // what follows a different token cannot be compared
+      }
+    }
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& param) {
+  std::string name = std::string(param.param.folder) + "_" + param.param.variant;
+  for (char& c : name) {
+    c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tiny,
+    GoldenModel,
+    testing::Values(Case{"llama", "", Nvfp4Mode::Auto},
+                    Case{"smollm2", "", Nvfp4Mode::Auto},
+                    Case{"qwen2", "", Nvfp4Mode::Auto},
+                    Case{"qwen3", "", Nvfp4Mode::Auto},
+                    Case{"llama-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"llama-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                    Case{"qwen3-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"qwen3-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                    Case{"qwen2-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"qwen2-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                    Case{"llama-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"llama-nvfp4-awq", "w4a4", Nvfp4Mode::W4A4},
+                    Case{"vendor/llama-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/llama-modelopt-w4a16", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/llama-modelopt-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/llama-modelopt-mlp-weight-only", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/llama-ct-nvfp4a16", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/llama-ct-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                    Case{"vendor/qwen3-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16}),
+    name_of);
+
+}  // namespace
+}  // namespace nibble

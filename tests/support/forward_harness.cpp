@@ -1,0 +1,56 @@
+#include "support/forward_harness.h"
+
+#include <algorithm>
+
+#include "base/cpu_info.h"
+
+namespace nibble::test {
+
+int best_isa() { return static_cast<int>(detect_cpu_isa()); }
+
+Result<std::unique_ptr<ForwardHarness>> ForwardHarness::load(const std::string& directory,
+                                                             const HarnessOptions& options) {
+  std::unique_ptr<ForwardHarness> harness(
+      new ForwardHarness(StreamOwner(Device{}, options.num_threads)));
+  const Stream stream = harness->stream();
+  model::ModelOptions model_options;
+  model_options.isa = best_isa();
+  model_options.nvfp4_mode = options.mode;
+  model_options.fp4_gemm_backend = options.fp4_gemm_backend;
+  model_options.page_size = options.page_size;
+  harness->model_ = TRY(model::load_model(directory, model_options, stream));
+  const model::ModelFacts& facts = harness->model_->facts();
+  const int64_t pages = (facts.context_length + options.page_size - 1) / options.page_size;
+  harness->pool_ = std::make_unique<engine::KvPool>(TRY(engine::KvPool::create(
+      {facts.layers, facts.kv_heads, facts.head_dim, options.page_size}, pages, stream)));
+  harness->runner_ = std::make_unique<engine::Runner>(
+      TRY(engine::Runner::create(*harness->model_, {128, 4, pages}, stream)));
+  return harness;
+}
+
+std::vector<float> ForwardHarness::logits(const std::vector<int32_t>& ids, int64_t chunk) {
+  engine::Sequence sequence;
+  sequence.tokens = ids;
+  sequence.prompt_tokens = sequence.num_tokens();
+  sequence.request.logprobs.prompt_start = 0;  // every position's logits are wanted
+  sequence.pages = *pool_->take(pool_->pages_of(sequence.num_tokens()));
+  std::vector<float> all;
+  const int64_t step = chunk == 0 ? sequence.num_tokens() : chunk;
+  while (sequence.computed < sequence.num_tokens()) {
+    const int64_t count = std::min(step, sequence.num_tokens() - sequence.computed);
+    engine::Batch batch;
+    batch.decode = count == 1;
+    batch.slices.push_back(
+        {&sequence, sequence.computed, count, sequence.computed + count == sequence.num_tokens()});
+    runner_->run(batch, *pool_, [&](std::span<const engine::LogitRow> rows) {
+      for (const engine::LogitRow& row : rows) {
+        all.insert(all.end(), row.logits.begin(), row.logits.end());
+      }
+    });
+    sequence.computed += count;
+  }
+  pool_->give(sequence.pages);
+  return all;
+}
+
+}  // namespace nibble::test
