@@ -44,20 +44,21 @@ struct Avx2 {
   // Byte 16 * (row / 4) + 8 * (k % 4 / 2) + 2 * (row % 4) + k % 2, low nibble for k < 4. The two
   // table look-ups give the two bytes of a bf16; interleaving them puts a pair of k's of one row
   // into its 32-bit lane.
+  // A slice is four k's: one nibble of every byte.
   static constexpr int kDecodeBytes = 32;
-  static constexpr int kDecodeSteps = 8;
+  static constexpr int kSlices = 2;
+  static constexpr int kSliceSteps = 4;
+  template <int kSlice>
   static void decode(const uint8_t* from, Vec* w) {
     const __m256i low_table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64));
     const __m256i high_table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64));
-    const __m256i nibble = _mm256_set1_epi8(15);
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    decode_half(_mm256_and_si256(bytes, nibble), low_table, high_table, w);
-    decode_half(
-        _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble), low_table, high_table, w + 4);
-  }
-  static void decode_half(__m256i codes, __m256i low_table, __m256i high_table, Vec* w) {
+    __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    if constexpr (kSlice == 1) {
+      codes = _mm256_srli_epi16(codes, 4);
+    }
+    codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
     const __m256i low = _mm256_shuffle_epi8(low_table, codes);
     const __m256i high = _mm256_shuffle_epi8(high_table, codes);
     split_bf16(_mm256_unpacklo_epi8(low, high), w);

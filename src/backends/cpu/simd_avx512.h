@@ -43,8 +43,10 @@ struct Avx512 {
   // A row's 32-bit lane: its low word has the even k's, its high word the odd ones, four nibbles
   // each. One table look-up on a shifted register decodes 32 codes straight to bf16 pairs; the
   // look-up index is 5 bits wide, so the table holds the 16 values twice.
+  // A slice is four k's: two nibbles of every word.
   static constexpr int kDecodeBytes = 64;
-  static constexpr int kDecodeSteps = 8;
+  static constexpr int kSlices = 2;
+  static constexpr int kSliceSteps = 4;
   static __m512i bf16_table() {
     const __m256i once = _mm256_setr_epi16(0x0000,
                                            0x3F00,
@@ -64,20 +66,19 @@ struct Avx512 {
                                            -0x3F40);
     return _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
   }
+  template <int kSlice>
   static void decode_to_pairs(const uint8_t* from, __m512i* pairs) {
     const __m512i table = bf16_table();
     const __m512i codes = _mm512_loadu_si512(from);
-    pairs[0] = _mm512_permutexvar_epi16(codes, table);
-    pairs[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
-    pairs[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
-    pairs[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
+    pairs[0] = _mm512_permutexvar_epi16(kSlice == 0 ? codes : _mm512_srli_epi16(codes, 8), table);
+    pairs[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, kSlice * 8 + 4), table);
   }
+  template <int kSlice>
   static void decode(const uint8_t* from, Vec* w) {
-    __m512i pairs[4];
-    decode_to_pairs(from, pairs);
-    for (int i = 0; i < 4; ++i) {
-      split_bf16(pairs[i], w + 2 * i);
-    }
+    __m512i pairs[2];
+    decode_to_pairs<kSlice>(from, pairs);
+    split_bf16(pairs[0], w);
+    split_bf16(pairs[1], w + 2);
   }
   static void split_bf16(__m512i pairs, Vec* w) {
     w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
@@ -103,13 +104,13 @@ struct Avx512Bf16 : Avx512 {
   static Vec madd(Vec acc, Vec w, Vec x) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
-  static constexpr int kDecodeSteps = 4;
+  static constexpr int kSliceSteps = 2;
+  template <int kSlice>
   static void decode(const uint8_t* from, Vec* w) {
-    __m512i pairs[4];
-    decode_to_pairs(from, pairs);
-    for (int i = 0; i < 4; ++i) {
-      w[i] = _mm512_castsi512_ps(pairs[i]);
-    }
+    __m512i pairs[2];
+    decode_to_pairs<kSlice>(from, pairs);
+    w[0] = _mm512_castsi512_ps(pairs[0]);
+    w[1] = _mm512_castsi512_ps(pairs[1]);
   }
   static constexpr int kPairSteps = 1;
   static void decode_pairs(const uint8_t* from, Vec* w) {
