@@ -5,6 +5,7 @@
 
 namespace nibble {
 
+extern const AttentionBackend kCpuSimdAttention;
 extern const AttentionBackend kCpuReferenceAttention;
 
 std::span<const AttentionBackend* const> cuda_attention_backends();  // empty in backends/none
@@ -16,6 +17,7 @@ std::span<const AttentionBackend* const> attention_backends() {
       all.push_back(backend);
     }
     for (const AttentionBackend* backend : {
+             &kCpuSimdAttention,
              &kCpuReferenceAttention,
          }) {
       all.push_back(backend);

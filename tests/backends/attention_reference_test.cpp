@@ -108,7 +108,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes,
                          testing::Values(Case{9, 3, 64, 16},
                                          Case{4, 4, 128, 16},
                                          Case{8, 2, 16, 32},
-                                         Case{2, 1, 40, 8}));
+                                         Case{2, 1, 40, 8},
+                                         Case{40, 1, 20, 16},
+                                         Case{3, 1, 192, 64}));
 
 }  // namespace
 }  // namespace nibble::test

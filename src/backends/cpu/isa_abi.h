@@ -44,4 +44,37 @@ void gemm_bf16_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end
 void gemm_bf16_avx512(const GemmTask* task, int64_t group_begin, int64_t group_end);
 void gemm_bf16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t group_end);
 
+// ---- attention ----
+
+// Queries (a row of one head) that share a KV head and are processed together.
+inline constexpr int kMaxQueries = 32;
+inline constexpr int kMaxHeadDim = 256;
+
+// Queries [begin, end) of one sequence and one KV head, counted as row * heads_per_kv + head.
+// Row r sits at position first_position + r. Strides in elements.
+struct AttentionTask {
+  const uint16_t* q;  // row 0, first head of the group
+  int64_t q_row_stride;
+  int64_t q_head_stride;
+  const uint16_t* k_cache;  // this KV head of page 0
+  const uint16_t* v_cache;
+  int64_t k_page_stride;
+  int64_t k_slot_stride;
+  int64_t v_page_stride;
+  int64_t v_slot_stride;
+  const int32_t* pages;  // of this sequence
+  int64_t page_size;
+  uint16_t* out;  // row 0, first head of the group
+  int64_t out_row_stride;
+  int64_t out_head_stride;
+  int64_t begin;
+  int64_t end;  // at most begin + kMaxQueries
+  int64_t heads_per_kv;
+  int64_t first_position;
+  int64_t head_dim;
+  float scale;
+};
+
+void attention_avx2(const AttentionTask* task);
+
 }  // namespace nibble::cpu

@@ -1,0 +1,101 @@
+// The SIMD attention backend of the CPU: cuts the work into (sequence, KV head, block of queries)
+// units and spreads them over the pool. The unit's kernel is in attention_avx2.cpp.
+#include <algorithm>
+
+#include "backends/cpu/gemm_shared.h"
+#include "backends/cpu/isa_abi.h"
+#include "base/check.h"
+#include "ops/attention.h"
+
+namespace nibble {
+
+namespace {
+
+using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
+
+Support supports(const AttentionDesc& desc) {
+  if (desc.device != Device::Kind::Cpu) {
+    return {false, "runs on the cpu only"};
+  }
+  if (desc.isa < static_cast<int>(CpuIsa::Avx2)) {
+    return {false, "needs avx2"};
+  }
+  if (desc.kv_heads <= 0 || desc.heads <= 0 || desc.heads % desc.kv_heads != 0) {
+    return {false, "heads must be a multiple of kv_heads"};
+  }
+  if (desc.head_dim <= 0 || desc.head_dim > kMaxHeadDim) {
+    return {false, "head_dim is above 256"};
+  }
+  return {true, {}};
+}
+
+size_t workspace_bytes(const AttentionDesc& /*desc*/, int64_t /*max_tokens*/, int64_t /*seqs*/) {
+  return 0;
+}
+
+int64_t blocks_of(int64_t rows, int64_t heads_per_kv) {
+  return (rows * heads_per_kv + kMaxQueries - 1) / kMaxQueries;
+}
+
+void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
+  const int64_t seqs = args.kv_lens.shape[0];
+  const int32_t* q_begin = args.q_begin.as<int32_t>();
+  const int32_t* kv_lens = args.kv_lens.as<int32_t>();
+  const int64_t group = desc.heads / desc.kv_heads;
+  int64_t total_blocks = 0;
+  for (int64_t seq = 0; seq < seqs; ++seq) {
+    total_blocks += blocks_of(q_begin[seq + 1] - q_begin[seq], group);
+  }
+  const int64_t units = total_blocks * desc.kv_heads;
+  pool_of(stream).parallel_for(units, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      // Later blocks of a prompt see more KV: taking units from both ends in turn gives each
+      // thread's contiguous range about the same work.
+      const int64_t folded = unit % 2 == 0 ? unit / 2 : units - 1 - unit / 2;
+      int64_t block = folded / desc.kv_heads;
+      const int64_t kv_head = folded % desc.kv_heads;
+      int64_t seq = 0;
+      while (block >= blocks_of(q_begin[seq + 1] - q_begin[seq], group)) {
+        block -= blocks_of(q_begin[seq + 1] - q_begin[seq], group);
+        ++seq;
+      }
+      const int64_t rows = q_begin[seq + 1] - q_begin[seq];
+      AttentionTask task{};
+      task.q = args.q.as<uint16_t>() + q_begin[seq] * args.q.stride[0] +
+               kv_head * group * args.q.stride[1];
+      task.q_row_stride = args.q.stride[0];
+      task.q_head_stride = args.q.stride[1];
+      task.k_cache = args.k_cache.as<uint16_t>() + kv_head * args.k_cache.stride[2];
+      task.v_cache = args.v_cache.as<uint16_t>() + kv_head * args.v_cache.stride[2];
+      task.k_page_stride = args.k_cache.stride[0];
+      task.k_slot_stride = args.k_cache.stride[1];
+      task.v_page_stride = args.v_cache.stride[0];
+      task.v_slot_stride = args.v_cache.stride[1];
+      task.pages = args.page_table.as<int32_t>() + seq * args.page_table.stride[0];
+      task.page_size = args.k_cache.shape[1];
+      task.out = args.out.as<uint16_t>() + q_begin[seq] * args.out.stride[0] +
+                 kv_head * group * args.out.stride[1];
+      task.out_row_stride = args.out.stride[0];
+      task.out_head_stride = args.out.stride[1];
+      task.begin = block * kMaxQueries;
+      task.end = std::min<int64_t>(rows * group, task.begin + kMaxQueries);
+      task.heads_per_kv = group;
+      task.first_position = kv_lens[seq] - rows;
+      task.head_dim = desc.head_dim;
+      task.scale = desc.scale;
+      attention_avx2(&task);
+    }
+  });
+}
+
+}  // namespace
+
+extern const AttentionBackend kCpuSimdAttention;
+const AttentionBackend kCpuSimdAttention{
+    .name = "attention_avx2",
+    .supports = supports,
+    .workspace_bytes = workspace_bytes,
+    .run = run,
+};
+
+}  // namespace nibble
