@@ -5,8 +5,7 @@
 #include <cstdlib>
 
 #include <CLI/CLI.hpp>
-
-extern char** environ;  // NOLINT(readability-identifier-naming): POSIX
+#include <unistd.h>
 
 namespace nibble::apps {
 
