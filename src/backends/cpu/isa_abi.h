@@ -77,4 +77,22 @@ struct AttentionTask {
 
 void attention_avx2(const AttentionTask* task);
 
+// ---- small operations, one row each ----
+
+// The row functions behind SmallOps; a scalar and an AVX2 table exist. Weights are bf16 or f32: the
+// other pointer is null. Rows are bf16.
+struct SmallOpsRows {
+  void (*norm)(const uint16_t* x,
+               const uint16_t* weight_bf16,
+               const float* weight_f32,
+               float eps,
+               int64_t width,
+               uint16_t* out);
+  void (*add)(uint16_t* x, const uint16_t* y, int64_t width);  // x += y
+  void (*rotate)(uint16_t* head, const float* cosine, const float* sine, int64_t half);
+  void (*silu_mul)(const uint16_t* gate, const uint16_t* up, int64_t width, uint16_t* out);
+};
+
+const SmallOpsRows* small_ops_avx2();
+
 }  // namespace nibble::cpu

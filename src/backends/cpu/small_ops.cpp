@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/cpu/gemm_shared.h"
+#include "backends/cpu/isa_abi.h"
 #include "base/check.h"
 #include "base/number_formats.h"
 #include "ops/kernels.h"
@@ -27,12 +28,14 @@ uint16_t* row_of(const Tensor& tensor, int64_t row) {
   return tensor.as<uint16_t>() + row * tensor.stride[0];
 }
 
-float weight_at(const Tensor& weight, int64_t i) {
-  return weight.dtype == DType::F32 ? static_cast<const float*>(weight.data)[i]
-                                    : bf16_to_float(static_cast<const uint16_t*>(weight.data)[i]);
-}
+// ---- scalar rows ----
 
-void norm_row(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
+void norm_row(const uint16_t* x,
+              const uint16_t* weight_bf16,
+              const float* weight_f32,
+              float eps,
+              int64_t width,
+              uint16_t* out) {
   float sum = 0.0f;
   for (int64_t i = 0; i < width; ++i) {
     const float value = bf16_to_float(x[i]);
@@ -40,9 +43,53 @@ void norm_row(const uint16_t* x, const Tensor& weight, float eps, int64_t width,
   }
   const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
   for (int64_t i = 0; i < width; ++i) {
-    out[i] = float_to_bf16(bf16_to_float(x[i]) * scale * weight_at(weight, i));
+    const float weight = weight_f32 != nullptr ? weight_f32[i] : bf16_to_float(weight_bf16[i]);
+    out[i] = float_to_bf16(bf16_to_float(x[i]) * scale * weight);
   }
 }
+
+void add_row(uint16_t* x, const uint16_t* y, int64_t width) {
+  for (int64_t i = 0; i < width; ++i) {
+    x[i] = float_to_bf16(bf16_to_float(x[i]) + bf16_to_float(y[i]));
+  }
+}
+
+void rotate_row(uint16_t* head, const float* cosine, const float* sine, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = bf16_to_float(head[i]);
+    const float high = bf16_to_float(head[i + half]);
+    head[i] = float_to_bf16(low * cosine[i] - high * sine[i]);
+    head[i + half] = float_to_bf16(high * cosine[i] + low * sine[i]);
+  }
+}
+
+void silu_mul_row(const uint16_t* gate, const uint16_t* up, int64_t width, uint16_t* out) {
+  for (int64_t i = 0; i < width; ++i) {
+    const float g = bf16_to_float(gate[i]);
+    out[i] = float_to_bf16(g / (1.0f + std::exp(-g)) * bf16_to_float(up[i]));
+  }
+}
+
+constexpr SmallOpsRows kScalarRows{norm_row, add_row, rotate_row, silu_mul_row};
+
+// By what the CPU is, not by what a GEMM was asked for: the rows have no desc.
+const SmallOpsRows& rows() {
+  static const SmallOpsRows& chosen =
+      detect_cpu_isa() >= CpuIsa::Avx2 ? *small_ops_avx2() : kScalarRows;
+  return chosen;
+}
+
+void norm(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
+  const bool is_f32 = weight.dtype == DType::F32;
+  rows().norm(x,
+              is_f32 ? nullptr : weight.as<uint16_t>(),
+              is_f32 ? weight.as<float>() : nullptr,
+              eps,
+              width,
+              out);
+}
+
+// ---- the table ----
 
 void embedding(const Tensor& ids, const Tensor& table, const Tensor& out, Stream stream) {
   const int64_t width = table.shape[1];
@@ -60,7 +107,7 @@ void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& ou
   const int64_t width = x.shape[1];
   pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      norm_row(row_of(x, row), weight, eps, width, row_of(out, row));
+      norm(row_of(x, row), weight, eps, width, row_of(out, row));
     }
   });
 }
@@ -76,10 +123,8 @@ void add_rms_norm(const Tensor& x,
     for (int64_t row = begin; row < end; ++row) {
       const uint16_t* from = row_of(x, row);
       uint16_t* sum = row_of(residual, row);
-      for (int64_t i = 0; i < width; ++i) {
-        sum[i] = float_to_bf16(bf16_to_float(sum[i]) + bf16_to_float(from[i]));
-      }
-      norm_row(sum, weight, eps, width, row_of(out, row));
+      rows().add(sum, from, width);
+      norm(sum, weight, eps, width, row_of(out, row));
     }
   });
 }
@@ -92,19 +137,10 @@ void head_rms_norm(const Tensor& x, const Tensor& weight, float eps, Stream stre
         for (int64_t t = begin; t < end; ++t) {
           for (int64_t head = 0; head < heads; ++head) {
             uint16_t* row = row_of(x, t) + head * x.stride[1];
-            norm_row(row, weight, eps, head_dim, row);
+            norm(row, weight, eps, head_dim, row);
           }
         }
       });
-}
-
-void rotate_head(uint16_t* head, const float* cosine, const float* sine, int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float low = bf16_to_float(head[i]);
-    const float high = bf16_to_float(head[i + half]);
-    head[i] = float_to_bf16(low * cosine[i] - high * sine[i]);
-    head[i + half] = float_to_bf16(high * cosine[i] + low * sine[i]);
-  }
 }
 
 void rope(const Tensor& q,
@@ -123,7 +159,7 @@ void rope(const Tensor& q,
       const float* cosine = cos_sin.as<float>() + position[t] * cos_sin.stride[0];
       for (const Tensor* tensor : {&q, &k}) {
         for (int64_t head = 0; head < tensor->shape[1]; ++head) {
-          rotate_head(row_of(*tensor, t) + head * tensor->stride[1], cosine, cosine + half, half);
+          rows().rotate(row_of(*tensor, t) + head * tensor->stride[1], cosine, cosine + half, half);
         }
       }
     }
@@ -136,12 +172,7 @@ void silu_mul(const Tensor& x, const Tensor& out, Stream stream) {
       out.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t) {
           const uint16_t* gate = row_of(x, t);
-          const uint16_t* up = gate + width;
-          uint16_t* to = row_of(out, t);
-          for (int64_t i = 0; i < width; ++i) {
-            const float g = bf16_to_float(gate[i]);
-            to[i] = float_to_bf16(g / (1.0f + std::exp(-g)) * bf16_to_float(up[i]));
-          }
+          rows().silu_mul(gate, gate + width, width, row_of(out, t));
         }
       });
 }
@@ -150,11 +181,7 @@ void add(const Tensor& x, const Tensor& y, Stream stream) {
   const int64_t width = x.shape[1];
   pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      uint16_t* to = row_of(x, row);
-      const uint16_t* from = row_of(y, row);
-      for (int64_t i = 0; i < width; ++i) {
-        to[i] = float_to_bf16(bf16_to_float(to[i]) + bf16_to_float(from[i]));
-      }
+      rows().add(row_of(x, row), row_of(y, row), width);
     }
   });
 }
