@@ -8,6 +8,8 @@ namespace nibble {
 extern const GemmBackend kNvfp4W4a16Avx512Bf16;
 extern const GemmBackend kNvfp4W4a16Avx512;
 extern const GemmBackend kNvfp4W4a16Avx2;
+extern const GemmBackend kNvfp4W4a4Vnni;
+extern const GemmBackend kNvfp4W4a4Avx2;
 extern const GemmBackend kGemmBf16Avx512Bf16;
 extern const GemmBackend kGemmBf16Avx512;
 extern const GemmBackend kGemmBf16Avx2;
@@ -25,6 +27,8 @@ std::span<const GemmBackend* const> gemm_backends() {
              &kNvfp4W4a16Avx512Bf16,
              &kNvfp4W4a16Avx512,
              &kNvfp4W4a16Avx2,
+             &kNvfp4W4a4Vnni,
+             &kNvfp4W4a4Avx2,
              &kGemmBf16Avx512Bf16,
              &kGemmBf16Avx512,
              &kGemmBf16Avx2,

@@ -14,13 +14,18 @@ const int kHost = static_cast<int>(detect_cpu_isa());
 
 // Names of backends that keep the oracle's order of summation.
 std::vector<std::string> same_order() {
-  return {"nvfp4_w4a16_avx2", "nvfp4_w4a16_avx512", "gemm_bf16_avx2", "gemm_bf16_avx512"};
+  return {"nvfp4_w4a4_avx2",
+          "nvfp4_w4a4_vnni",
+          "nvfp4_w4a16_avx2",
+          "nvfp4_w4a16_avx512",
+          "gemm_bf16_avx2",
+          "gemm_bf16_avx512"};
 }
 
 TEST(GemmPanels, Fp32KernelsGiveTheOraclesBits) {
   StreamOwner stream(Device{}, 2);
   int compared = 0;
-  for (QuantMode mode : {kW4A16, kBf16, kFp8}) {
+  for (QuantMode mode : {kW4A16, kW4A4, kBf16, kFp8}) {
     GemmDesc desc = make_gemm_desc(mode, 150, 1424, kHost, {33, 64, 53});
     desc.out = DType::F32;
     const GemmProblem problem = make_gemm_problem(desc, 23, 9);
@@ -45,7 +50,7 @@ TEST(GemmPanels, Fp32KernelsGiveTheOraclesBits) {
 // Rows beyond one row block (192) and one decoded tile (128 steps) exercise the outer loops.
 TEST(GemmPanels, RowBlocksAndTilesDoNotChangeBits) {
   StreamOwner stream(Device{}, 2);
-  for (QuantMode mode : {kW4A16, kBf16}) {
+  for (QuantMode mode : {kW4A16, kW4A4, kBf16}) {
     GemmDesc desc = make_gemm_desc(mode, 72, 560, kHost);
     const GemmProblem problem = make_gemm_problem(desc, 401, 10);
     const GemmBackend& backend = **select_gemm(desc, "auto");

@@ -73,9 +73,13 @@ void store_row(const GemmTask& task, int64_t row, int64_t column, const float* a
   alignas(64) float out[kRows];
   const int64_t left = task.n - column;
   const int count = left < kRows ? static_cast<int>(left) : kRows;
+  const float one = 1.0f;
+  const typename V::Vec row_scale =
+      V::broadcast(task.row_scale == nullptr ? &one : task.row_scale + row);
   for (int v = 0; v < kVectors; ++v) {
     const int at = v * V::kLanes;
-    V::store(out + at, V::mul(V::load(acc + at), V::load(task.alpha + column + at)));
+    const typename V::Vec alpha = V::mul(V::load(task.alpha + column + at), row_scale);
+    V::store(out + at, V::mul(V::load(acc + at), alpha));
   }
   if (task.bias != nullptr || task.residual != nullptr) {
     const uint16_t* sources[2] = {
@@ -311,36 +315,43 @@ void micro_group(const Tile<V>& tile, const float* x, float* acc, int steps) {
   }
 }
 
-template <typename V, typename Format>
-void multiply_rows(const GemmTask& task, Tile<V>& tile, int64_t step_begin, int steps) {
-  const int64_t total_steps = task.k / V::kKPerStep;
-  const int64_t groups = (task.rows + kMaxRowGroup - 1) / kMaxRowGroup;
+// Calls body(rows_constant, first row, count) for every row group of the task.
+template <typename Body>
+void for_row_groups(int64_t rows, Body&& body) {
+  const int64_t groups = (rows + kMaxRowGroup - 1) / kMaxRowGroup;
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t begin = task.rows * g / groups;
-    const int64_t count = task.rows * (g + 1) / groups - begin;
-    const float* x = static_cast<const float*>(task.x) + begin * total_steps + step_begin * count;
-    float* acc = tile.acc + begin * kGroupRows<V>;
+    const int64_t begin = rows * g / groups;
+    const int64_t count = rows * (g + 1) / groups - begin;
     switch (count) {
       case 1:
-        micro_group<V, Format, 1>(tile, x, acc, steps);
+        body.template operator()<1>(begin);
         break;
       case 2:
-        micro_group<V, Format, 2>(tile, x, acc, steps);
+        body.template operator()<2>(begin);
         break;
       case 3:
-        micro_group<V, Format, 3>(tile, x, acc, steps);
+        body.template operator()<3>(begin);
         break;
       case 4:
-        micro_group<V, Format, 4>(tile, x, acc, steps);
+        body.template operator()<4>(begin);
         break;
       case 5:
-        micro_group<V, Format, 5>(tile, x, acc, steps);
+        body.template operator()<5>(begin);
         break;
       default:
-        micro_group<V, Format, 6>(tile, x, acc, steps);
+        body.template operator()<6>(begin);
         break;
     }
   }
+}
+
+template <typename V, typename Format>
+void multiply_rows(const GemmTask& task, Tile<V>& tile, int64_t step_begin, int steps) {
+  const int64_t total_steps = task.k / V::kKPerStep;
+  for_row_groups(task.rows, [&]<int kRowsX>(int64_t begin) {
+    const float* x = static_cast<const float*>(task.x) + begin * total_steps + step_begin * kRowsX;
+    micro_group<V, Format, kRowsX>(tile, x, tile.acc + begin * kGroupRows<V>, steps);
+  });
 }
 
 template <typename V, typename Format>

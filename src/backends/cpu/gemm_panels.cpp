@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -11,7 +12,7 @@ namespace nibble::cpu {
 
 namespace {
 
-enum Slot : size_t { kWeights, kAlpha, kPreQuant };
+enum Slot : size_t { kWeights, kAlpha, kInputScale, kPreQuant };
 
 int64_t divide_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
@@ -40,12 +41,46 @@ int64_t group_bytes(const PanelFormat& format, const GemmDesc& desc) {
   return divide_up(desc.k, format.unit_k) * format.unit_bytes;
 }
 
-// Copies of the prepared rows: one per part where the pre-quant scale may differ.
-int64_t num_copies(const GemmDesc& desc) { return desc.pre_quant_scale ? desc.num_parts : 1; }
+bool is_quantized(const PanelFormat& format) { return format.k_per_step == 4; }
 
-// Bytes of one prepared copy of `rows` rows.
-int64_t copy_bytes(const PanelFormat& format, const GemmDesc& desc, int64_t rows) {
-  return rows * (padded_k(format, desc) / format.k_per_step) * 4;
+// Parts may see different activations: each has its own pre-quant scale and, quantized with a
+// static scale, its own input scale. Parts that agree share the first part's copy.
+int64_t copy_of_part(const GemmDesc& desc, const GemmArgs& args, int part) {
+  if (desc.pre_quant_scale) {
+    return part;
+  }
+  const float* input_scale = args.packed[kInputScale].as<float>();
+  return input_scale[part] == input_scale[0] ? 0 : part;
+}
+
+int64_t max_copies(const GemmDesc& desc) {
+  return desc.pre_quant_scale || desc.static_input_scale ? desc.num_parts : 1;
+}
+
+// One copy of `rows` prepared rows in the workspace.
+struct PreparedRows {
+  uint32_t* lanes;   // row groups, each [steps, count]
+  float* scales;     // quantized: row groups, each [k / 16, count]
+  int32_t* sums;     // quantized: the same
+  float* row_scale;  // quantized: [rows]
+};
+
+int64_t copy_words(const PanelFormat& format, const GemmDesc& desc, int64_t rows) {
+  const int64_t k = padded_k(format, desc);
+  return rows * (k / format.k_per_step + (is_quantized(format) ? k / 16 * 2 + 1 : 0));
+}
+
+PreparedRows prepared_rows(
+    const PanelFormat& format, const GemmDesc& desc, void* workspace, int64_t rows, int64_t copy) {
+  const int64_t k = padded_k(format, desc);
+  PreparedRows prepared{};
+  prepared.lanes = static_cast<uint32_t*>(workspace) + copy * copy_words(format, desc, rows);
+  if (is_quantized(format)) {
+    prepared.scales = reinterpret_cast<float*>(prepared.lanes + rows * (k / format.k_per_step));
+    prepared.sums = reinterpret_cast<int32_t*>(prepared.scales + rows * (k / 16));
+    prepared.row_scale = reinterpret_cast<float*>(prepared.sums + rows * (k / 16));
+  }
+  return prepared;
 }
 
 uint16_t activation(const uint16_t* x, const float* pre_quant_scale, int64_t k) {
@@ -53,34 +88,83 @@ uint16_t activation(const uint16_t* x, const float* pre_quant_scale, int64_t k) 
                                     : float_to_bf16(bf16_to_float(x[k]) * pre_quant_scale[k]);
 }
 
-// One row group: [steps, count] 32-bit lanes, x rows [begin, begin + count).
-void prepare_group(const PanelFormat& format,
-                   const GemmDesc& desc,
-                   const Tensor& x,
-                   const float* pre_quant_scale,
-                   int64_t begin,
-                   int64_t count,
-                   uint32_t* out) {
+// One row into its column of a row group: f32 or pairs of bf16.
+void prepare_row(const PanelFormat& format,
+                 const GemmDesc& desc,
+                 const uint16_t* row,
+                 const float* pre_quant_scale,
+                 int64_t count,
+                 uint32_t* to) {
   const int64_t steps = padded_k(format, desc) / format.k_per_step;
-  for (int64_t r = 0; r < count; ++r) {
-    const uint16_t* row = x.as<uint16_t>() + (begin + r) * x.stride[0];
-    uint32_t* to = out + r;
-    if (format.k_per_step == 1) {
-      for (int64_t k = 0; k < desc.k; ++k) {
-        to[k * count] = static_cast<uint32_t>(activation(row, pre_quant_scale, k)) << 16;
-      }
-      for (int64_t k = desc.k; k < steps; ++k) {
-        to[k * count] = 0;
-      }
-      continue;
+  if (format.k_per_step == 1) {
+    for (int64_t k = 0; k < desc.k; ++k) {
+      to[k * count] = static_cast<uint32_t>(activation(row, pre_quant_scale, k)) << 16;
     }
-    for (int64_t step = 0; step < steps; ++step) {
-      const int64_t k = step * 2;
-      const uint32_t low = k < desc.k ? activation(row, pre_quant_scale, k) : 0u;
-      const uint32_t high = k + 1 < desc.k ? activation(row, pre_quant_scale, k + 1) : 0u;
-      to[step * count] = low | high << 16;
+    for (int64_t k = desc.k; k < steps; ++k) {
+      to[k * count] = 0;
+    }
+    return;
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t k = step * 2;
+    const uint32_t low = k < desc.k ? activation(row, pre_quant_scale, k) : 0u;
+    const uint32_t high = k + 1 < desc.k ? activation(row, pre_quant_scale, k + 1) : 0u;
+    to[step * count] = low | high << 16;
+  }
+}
+
+// One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it, in column `column` of a
+// row group of `count` rows. Works through a chunk of blocks at a time on the stack.
+float prepare_quantized_row(const GemmDesc& desc,
+                            const uint16_t* row,
+                            const float* pre_quant_scale,
+                            float input_scale,
+                            int64_t count,
+                            uint32_t* lanes,
+                            float* scales,
+                            int32_t* sums) {
+  constexpr int64_t kChunkBlocks = 32;
+  std::array<float, kChunkBlocks * 16> x;
+  std::array<float, kChunkBlocks> divisors;
+  std::array<int8_t, kChunkBlocks * 16> codes;
+  float global = input_scale;
+  if (global <= 0.0f) {
+    float amax = 0.0f;
+    for (int64_t k = 0; k < desc.k; ++k) {
+      amax = std::max(amax, std::fabs(bf16_to_float(activation(row, pre_quant_scale, k))));
+    }
+    global = amax / (6.0f * 448.0f);
+    global = global > 0.0f ? global : 1.0f;
+  }
+  const int64_t blocks = desc.k / 16;
+  for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
+    const int64_t in_chunk = std::min(kChunkBlocks, blocks - first);
+    for (int64_t b = 0; b < in_chunk; ++b) {
+      float amax = 0.0f;
+      for (int64_t i = 0; i < 16; ++i) {
+        const float value = bf16_to_float(activation(row, pre_quant_scale, (first + b) * 16 + i));
+        x[static_cast<size_t>(b * 16 + i)] = value;
+        amax = std::max(amax, std::fabs(value));
+      }
+      const float scale = e4m3_to_float(float_to_e4m3(amax / 6.0f / global));
+      divisors[static_cast<size_t>(b)] = scale * global;
+      scales[(first + b) * count] = scale * 0.25f;  // both codes are twice their value
+    }
+    nvfp4_codes_avx2(x.data(), divisors.data(), in_chunk, codes.data());
+    for (int64_t b = 0; b < in_chunk; ++b) {
+      int32_t sum = 0;
+      for (int64_t step = 0; step < 4; ++step) {
+        std::array<int8_t, 4> four;
+        for (size_t i = 0; i < 4; ++i) {
+          four[i] = codes[static_cast<size_t>(b * 16 + step * 4) + i];
+          sum += four[i];
+        }
+        lanes[((first + b) * 4 + step) * count] = std::bit_cast<uint32_t>(four);
+      }
+      sums[(first + b) * count] = -12 * sum;
     }
   }
+  return global;
 }
 
 // Preparing costs about a nanosecond an element: below this a second thread does not pay.
@@ -93,30 +177,43 @@ void prepare_rows(const PanelFormat& format,
                   int64_t rows,
                   ThreadPool& pool) {
   const int64_t groups = divide_up(rows, kMaxRowGroup);
-  const int64_t copies = num_copies(desc);
-  const int64_t steps = padded_k(format, desc) / format.k_per_step;
-  auto* workspace = static_cast<uint32_t*>(args.workspace.data);
+  const int64_t k = padded_k(format, desc);
   const auto prepare = [&](int64_t begin, int64_t end, int) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t copy = unit / groups;
+      const int part = static_cast<int>(unit / groups);
+      const int64_t copy = copy_of_part(desc, args, part);
+      if (copy != part) {
+        continue;  // shares the first part's copy
+      }
       const int64_t group = unit % groups;
       const int64_t first = rows * group / groups;
       const int64_t count = rows * (group + 1) / groups - first;
       const float* scale =
           desc.pre_quant_scale ? args.packed[kPreQuant].as<float>() + copy * desc.k : nullptr;
-      prepare_group(format,
-                    desc,
-                    args.x,
-                    scale,
-                    row_begin + first,
-                    count,
-                    workspace + (copy * rows + first) * steps);
+      const PreparedRows to = prepared_rows(format, desc, args.workspace.data, rows, copy);
+      for (int64_t r = 0; r < count; ++r) {
+        const uint16_t* row = args.x.as<uint16_t>() + (row_begin + first + r) * args.x.stride[0];
+        uint32_t* lanes = to.lanes + first * (k / format.k_per_step) + r;
+        if (is_quantized(format)) {
+          to.row_scale[first + r] =
+              prepare_quantized_row(desc,
+                                    row,
+                                    scale,
+                                    args.packed[kInputScale].as<float>()[part],
+                                    count,
+                                    lanes,
+                                    to.scales + first * (k / 16) + r,
+                                    to.sums + first * (k / 16) + r);
+        } else {
+          prepare_row(format, desc, row, scale, count, lanes);
+        }
+      }
     }
   };
-  if (rows * desc.k * copies <= kSerialElements) {
-    prepare(0, groups * copies, 0);
+  if (rows * desc.k * max_copies(desc) <= kSerialElements) {
+    prepare(0, groups * max_copies(desc), 0);
   } else {
-    pool.parallel_for(groups * copies, 1, prepare);
+    pool.parallel_for(groups * max_copies(desc), 1, prepare);
   }
 }
 
@@ -128,6 +225,7 @@ std::vector<Tensor> panel_layout(const PanelFormat& format, const GemmDesc& desc
   std::vector<Tensor> slots;
   slots.emplace_back(nullptr, DType::U8, Shape{groups.total, group_bytes(format, desc)}, cpu);
   slots.emplace_back(nullptr, DType::F32, Shape{groups.total * format.group_rows}, cpu);
+  slots.emplace_back(nullptr, DType::F32, Shape{desc.num_parts}, cpu);
   if (desc.pre_quant_scale) {
     slots.emplace_back(nullptr, DType::F32, Shape{desc.num_parts, desc.k}, cpu);
   }
@@ -150,6 +248,8 @@ void panel_pack(const PanelFormat& format,
     std::fill(alpha + first * format.group_rows,
               alpha + last * format.group_rows,
               part_alpha(desc, part) * format.alpha_factor);
+    slots[kInputScale].as<float>()[index] =
+        desc.static_input_scale ? read_scalar(part.input_scale, 0.0f) : 0.0f;
     if (desc.pre_quant_scale) {
       read_pre_quant_scale(part, desc.k, slots[kPreQuant].as<float>() + index * desc.k);
     }
@@ -170,7 +270,7 @@ void panel_pack(const PanelFormat& format,
 
 size_t panel_workspace_bytes(const PanelFormat& format, const GemmDesc& desc, int64_t max_rows) {
   const int64_t rows = std::min<int64_t>(max_rows, kRowBlock);
-  return static_cast<size_t>(copy_bytes(format, desc, rows) * num_copies(desc));
+  return static_cast<size_t>(copy_words(format, desc, rows) * max_copies(desc)) * 4;
 }
 
 void panel_run(const PanelFormat& format,
@@ -199,12 +299,15 @@ void panel_run(const PanelFormat& format,
           continue;
         }
         const PartRange range = part_range(desc, part);
-        const int64_t copy = desc.pre_quant_scale ? part : 0;
+        const PreparedRows x =
+            prepared_rows(format, desc, args.workspace.data, rows, copy_of_part(desc, args, part));
         GemmTask task{};
         task.weights = args.packed[kWeights].as<uint8_t>() + part_begin * group_bytes(format, desc);
         task.alpha = args.packed[kAlpha].as<float>() + part_begin * format.group_rows;
-        task.x = static_cast<const uint8_t*>(args.workspace.data) +
-                 copy * copy_bytes(format, desc, rows);
+        task.x = x.lanes;
+        task.x_scales = x.scales;
+        task.x_sums = x.sums;
+        task.row_scale = x.row_scale;
         task.rows = rows;
         task.k = padded_k(format, desc);
         task.n = range.end - range.begin;

@@ -20,9 +20,9 @@ struct GemmTask {
   const float* alpha;      // [groups * group_rows] multiplies the accumulators
   const void* x;           // packed rows: row groups one after another, each [steps, rows] of
                            // 32-bit lanes (f32, a pair of bf16 or four int8)
-  const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32
+  const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4
   const float* row_scale;  // w4a4: [rows] global activation scale
-  const int32_t* x_sums;   // w4a4: packed like x_scales, 12 * the sum of a block's int8 codes
+  const int32_t* x_sums;   // w4a4: packed like x_scales, -12 * the sum of a block of int8 codes
   int64_t rows;
   int64_t k;  // padded to the kernel's unit
   int64_t n;  // output columns of this part; lanes beyond are not stored
@@ -43,6 +43,11 @@ void nvfp4_w4a16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t g
 void gemm_bf16_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end);
 void gemm_bf16_avx512(const GemmTask* task, int64_t group_begin, int64_t group_end);
 void gemm_bf16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void nvfp4_w4a4_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end);
+void nvfp4_w4a4_vnni(const GemmTask* task, int64_t group_begin, int64_t group_end);
+
+// E2M1 codes, as int8 of twice the value, of x / divisor: [blocks, 16]; a divisor of 0 gives zeros.
+void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes);
 
 // ---- attention ----
 

@@ -77,6 +77,34 @@ struct Avx2 {
     return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
   }
 
+  // ---- W4A4: 32 bytes hold 8 rows x 8 k, four k's of a row in its lane, low nibble for k < 4 ----
+  // Codes become unsigned bytes 2 * value + 12; the caller takes 12 * sum(x) away again. A sum of
+  // four steps stays below 2304, far inside 16 bits.
+  using Int = __m256i;
+  static Int load_int(const float* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static void store_int(float* to, Int v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
+  }
+  static Int broadcast_int(const int32_t* from) { return _mm256_set1_epi32(*from); }
+  static void decode_bytes(const uint8_t* from, Int* w) {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    w[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, nibble));
+    w[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble));
+  }
+  static Int start(const int32_t* /*minus_sum*/) { return _mm256_setzero_si256(); }
+  static Int dot(Int acc, Int w, Int x) {
+    return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x));
+  }
+  static Vec finish(Int acc, const int32_t* minus_sum) {
+    const __m256i pairs = _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(pairs, broadcast_int(minus_sum)));
+  }
+
   // ---- BF16: 32 bytes hold 8 rows x 2 k, a pair of one row in its lane ----
   static constexpr int kPairBytes = 32;
   static constexpr int kPairSteps = 2;

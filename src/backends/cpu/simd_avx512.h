@@ -91,6 +91,25 @@ struct Avx512 {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
   }
 
+#ifdef __AVX512VNNI__
+  // ---- W4A4: 64 bytes hold 16 rows x 8 k (see simd_avx2.h) ----
+  using Int = __m512i;
+  static Int load_int(const float* from) { return _mm512_loadu_si512(from); }
+  static void store_int(float* to, Int v) { _mm512_storeu_si512(to, v); }
+  static Int broadcast_int(const int32_t* from) { return _mm512_set1_epi32(*from); }
+  static void decode_bytes(const uint8_t* from, Int* w) {
+    const __m512i table = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i codes = _mm512_loadu_si512(from);
+    w[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
+    w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
+  }
+  static Int start(const int32_t* minus_sum) { return _mm512_set1_epi32(*minus_sum); }
+  static Int dot(Int acc, Int w, Int x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static Vec finish(Int acc, const int32_t* /*minus_sum*/) { return _mm512_cvtepi32_ps(acc); }
+#endif
+
   // ---- BF16: 64 bytes hold 16 rows x 2 k ----
   static constexpr int kPairBytes = 64;
   static constexpr int kPairSteps = 2;

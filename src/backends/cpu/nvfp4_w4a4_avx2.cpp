@@ -1,0 +1,46 @@
+// nvfp4_w4a4_avx2: NVFP4 weights and activations, exact integer dot products, AVX2.
+#include "backends/cpu/gemm_w4a4_kernel.h"
+#include "backends/cpu/simd_avx2.h"
+
+namespace nibble::cpu {
+
+void nvfp4_w4a4_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end) {
+  run_gemm_w4a4<Avx2>(*task, group_begin, group_end);
+}
+
+// The thresholds of float_to_e2m1(): ties go to the even code. The step above a threshold is added
+// where it is passed: 0 1 2 3 4 6 8 12.
+void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes) {
+  const __m256 sign_bit = _mm256_set1_ps(-0.0f);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const __m256 divisor = _mm256_set1_ps(divisors[b]);
+    __m256i halves[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m256 value = _mm256_div_ps(_mm256_loadu_ps(x + b * 16 + half * 8), divisor);
+      const __m256 magnitude = _mm256_andnot_ps(sign_bit, value);
+      __m256i code = _mm256_setzero_si256();
+      const auto above = [&](__m256 passed, int step) {
+        code = _mm256_add_epi32(
+            code, _mm256_and_si256(_mm256_castps_si256(passed), _mm256_set1_epi32(step)));
+      };
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(0.25f), _CMP_GT_OQ), 1);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(0.75f), _CMP_GE_OQ), 1);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(1.25f), _CMP_GT_OQ), 1);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(1.75f), _CMP_GE_OQ), 1);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(2.5f), _CMP_GT_OQ), 2);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(3.5f), _CMP_GE_OQ), 2);
+      above(_mm256_cmp_ps(magnitude, _mm256_set1_ps(5.0f), _CMP_GT_OQ), 4);
+      const __m256i negative = _mm256_srai_epi32(_mm256_castps_si256(value), 31);
+      code = _mm256_sub_epi32(_mm256_xor_si256(code, negative), negative);
+      const __m256i valid =
+          _mm256_castps_si256(_mm256_cmp_ps(divisor, _mm256_setzero_ps(), _CMP_GT_OQ));
+      halves[half] = _mm256_and_si256(code, valid);
+    }
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(halves[0], halves[1]), 0xD8);
+    const __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + b * 16), bytes);
+  }
+}
+
+}  // namespace nibble::cpu
