@@ -42,35 +42,39 @@ Support supports(const GemmDesc& desc) {
   return check_desc(desc, kIsa);
 }
 
-constexpr PanelFormat kAvx2Format{.group_rows = 32,
+}  // namespace
+
+namespace cpu {
+
+const PanelFormat kBf16Avx2Format{.group_rows = 32,
                                   .unit_k = 2,
                                   .unit_bytes = 32 * 4,
                                   .k_per_step = 1,
                                   .alpha_factor = 1.0f,
                                   .pack_unit = pack_unit<8>};
-constexpr PanelFormat kAvx512Format{.group_rows = 64,
+const PanelFormat kBf16Avx512Format{.group_rows = 64,
                                     .unit_k = 2,
                                     .unit_bytes = 64 * 4,
                                     .k_per_step = 1,
                                     .alpha_factor = 1.0f,
                                     .pack_unit = pack_unit<16>};
-constexpr PanelFormat kAvx512Bf16Format{.group_rows = 64,
+const PanelFormat kBf16Avx512Bf16Format{.group_rows = 64,
                                         .unit_k = 2,
                                         .unit_bytes = 64 * 4,
                                         .k_per_step = 2,
                                         .alpha_factor = 1.0f,
                                         .pack_unit = pack_unit<16>};
 
-}  // namespace
+}  // namespace cpu
 
 extern const GemmBackend kGemmBf16Avx2;
 extern const GemmBackend kGemmBf16Avx512;
 extern const GemmBackend kGemmBf16Avx512Bf16;
 const GemmBackend kGemmBf16Avx2 =
-    panel_backend<kAvx2Format, gemm_bf16_avx2>("gemm_bf16_avx2", supports<CpuIsa::Avx2>);
-const GemmBackend kGemmBf16Avx512 =
-    panel_backend<kAvx512Format, gemm_bf16_avx512>("gemm_bf16_avx512", supports<CpuIsa::Avx512>);
-const GemmBackend kGemmBf16Avx512Bf16 = panel_backend<kAvx512Bf16Format, gemm_bf16_avx512bf16>(
+    panel_backend<kBf16Avx2Format, gemm_bf16_avx2>("gemm_bf16_avx2", supports<CpuIsa::Avx2>);
+const GemmBackend kGemmBf16Avx512 = panel_backend<kBf16Avx512Format, gemm_bf16_avx512>(
+    "gemm_bf16_avx512", supports<CpuIsa::Avx512>);
+const GemmBackend kGemmBf16Avx512Bf16 = panel_backend<kBf16Avx512Bf16Format, gemm_bf16_avx512bf16>(
     "gemm_bf16_avx512bf16", supports<CpuIsa::Avx512Bf16>);
 
 }  // namespace nibble

@@ -45,11 +45,11 @@ bool is_quantized(const PanelFormat& format) { return format.k_per_step == 4; }
 
 // Parts may see different activations: each has its own pre-quant scale and, quantized with a
 // static scale, its own input scale. Parts that agree share the first part's copy.
-int64_t copy_of_part(const GemmDesc& desc, const GemmArgs& args, int part) {
+int64_t copy_of_part(const GemmDesc& desc, std::span<const Tensor> packed, int part) {
   if (desc.pre_quant_scale) {
     return part;
   }
-  const float* input_scale = args.packed[kInputScale].as<float>();
+  const float* input_scale = packed[kInputScale].as<float>();
   return input_scale[part] == input_scale[0] ? 0 : part;
 }
 
@@ -170,53 +170,6 @@ float prepare_quantized_row(const GemmDesc& desc,
 // Preparing costs about a nanosecond an element: below this a second thread does not pay.
 constexpr int64_t kSerialElements = 16384;
 
-void prepare_rows(const PanelFormat& format,
-                  const GemmDesc& desc,
-                  const GemmArgs& args,
-                  int64_t row_begin,
-                  int64_t rows,
-                  ThreadPool& pool) {
-  const int64_t groups = divide_up(rows, kMaxRowGroup);
-  const int64_t k = padded_k(format, desc);
-  const auto prepare = [&](int64_t begin, int64_t end, int) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int part = static_cast<int>(unit / groups);
-      const int64_t copy = copy_of_part(desc, args, part);
-      if (copy != part) {
-        continue;  // shares the first part's copy
-      }
-      const int64_t group = unit % groups;
-      const int64_t first = rows * group / groups;
-      const int64_t count = rows * (group + 1) / groups - first;
-      const float* scale =
-          desc.pre_quant_scale ? args.packed[kPreQuant].as<float>() + copy * desc.k : nullptr;
-      const PreparedRows to = prepared_rows(format, desc, args.workspace.data, rows, copy);
-      for (int64_t r = 0; r < count; ++r) {
-        const uint16_t* row = args.x.as<uint16_t>() + (row_begin + first + r) * args.x.stride[0];
-        uint32_t* lanes = to.lanes + first * (k / format.k_per_step) + r;
-        if (is_quantized(format)) {
-          to.row_scale[first + r] =
-              prepare_quantized_row(desc,
-                                    row,
-                                    scale,
-                                    args.packed[kInputScale].as<float>()[part],
-                                    count,
-                                    lanes,
-                                    to.scales + first * (k / 16) + r,
-                                    to.sums + first * (k / 16) + r);
-        } else {
-          prepare_row(format, desc, row, scale, count, lanes);
-        }
-      }
-    }
-  };
-  if (rows * desc.k * max_copies(desc) <= kSerialElements) {
-    prepare(0, groups * max_copies(desc), 0);
-  } else {
-    pool.parallel_for(groups * max_copies(desc), 1, prepare);
-  }
-}
-
 }  // namespace
 
 std::vector<Tensor> panel_layout(const PanelFormat& format, const GemmDesc& desc) {
@@ -273,6 +226,88 @@ size_t panel_workspace_bytes(const PanelFormat& format, const GemmDesc& desc, in
   return static_cast<size_t>(copy_words(format, desc, rows) * max_copies(desc)) * 4;
 }
 
+int64_t panel_prepare_units(const PanelBlock& block) {
+  return divide_up(block.rows, kMaxRowGroup) * max_copies(*block.desc);
+}
+
+void panel_prepare(const PanelBlock& block, int64_t unit) {
+  const PanelFormat& format = *block.format;
+  const GemmDesc& desc = *block.desc;
+  const int64_t groups = divide_up(block.rows, kMaxRowGroup);
+  const int part = static_cast<int>(unit / groups);
+  if (copy_of_part(desc, block.packed, part) != part) {
+    return;  // shares the first part's copy
+  }
+  const int64_t k = padded_k(format, desc);
+  const int64_t group = unit % groups;
+  const int64_t first = block.rows * group / groups;
+  const int64_t count = block.rows * (group + 1) / groups - first;
+  const float* pre_quant_scale =
+      desc.pre_quant_scale ? block.packed[kPreQuant].as<float>() + part * desc.k : nullptr;
+  const PreparedRows to = prepared_rows(format, desc, block.workspace, block.rows, part);
+  for (int64_t r = 0; r < count; ++r) {
+    const int64_t at = first + r;
+    const int64_t source = block.x.index == nullptr ? at : block.x.index[at];
+    const uint16_t* row = block.x.base + source * block.x.stride;
+    uint32_t* lanes = to.lanes + first * (k / format.k_per_step) + r;
+    if (is_quantized(format)) {
+      to.row_scale[at] = prepare_quantized_row(desc,
+                                               row,
+                                               pre_quant_scale,
+                                               block.packed[kInputScale].as<float>()[part],
+                                               count,
+                                               lanes,
+                                               to.scales + first * (k / 16) + r,
+                                               to.sums + first * (k / 16) + r);
+    } else {
+      prepare_row(format, desc, row, pre_quant_scale, count, lanes);
+    }
+  }
+}
+
+int64_t panel_groups(const PanelFormat& format, const GemmDesc& desc) {
+  return groups_of(format, desc).total;
+}
+
+void panel_multiply(const PanelBlock& block,
+                    GemmKernel kernel,
+                    const PanelOutput& out,
+                    int64_t group_begin,
+                    int64_t group_end) {
+  const PanelFormat& format = *block.format;
+  const GemmDesc& desc = *block.desc;
+  const Groups groups = groups_of(format, desc);
+  for (int part = 0; part < desc.num_parts; ++part) {
+    const int64_t part_begin = groups.begin[static_cast<size_t>(part)];
+    const int64_t from = std::max(group_begin, part_begin);
+    const int64_t to = std::min(group_end, groups.begin[static_cast<size_t>(part) + 1]);
+    if (from >= to) {
+      continue;
+    }
+    const PartRange range = part_range(desc, part);
+    const PreparedRows x = prepared_rows(
+        format, desc, block.workspace, block.rows, copy_of_part(desc, block.packed, part));
+    GemmTask task{};
+    task.weights = static_cast<const uint8_t*>(block.packed[kWeights].data) +
+                   part_begin * group_bytes(format, desc);
+    task.alpha = block.packed[kAlpha].as<float>() + part_begin * format.group_rows;
+    task.x = x.lanes;
+    task.x_scales = x.scales;
+    task.x_sums = x.sums;
+    task.row_scale = x.row_scale;
+    task.rows = block.rows;
+    task.k = padded_k(format, desc);
+    task.n = range.end - range.begin;
+    task.y = static_cast<uint8_t*>(out.y) + range.begin * size_of(desc.out);
+    task.y_stride = out.stride;
+    task.y_is_f32 = desc.out == DType::F32 ? 1 : 0;
+    task.bias = out.bias == nullptr ? nullptr : out.bias + range.begin;
+    task.residual = out.residual == nullptr ? nullptr : out.residual + range.begin;
+    task.residual_stride = out.residual_stride;
+    kernel(&task, from - part_begin, to - part_begin);
+  }
+}
+
 void panel_run(const PanelFormat& format,
                GemmKernel kernel,
                const GemmDesc& desc,
@@ -284,47 +319,38 @@ void panel_run(const PanelFormat& format,
   CHECK(args.workspace.size_bytes() >= static_cast<int64_t>(panel_workspace_bytes(format, desc, m)),
         "the workspace is too small: ",
         args.workspace.size_bytes());
-  const Groups groups = groups_of(format, desc);
   ThreadPool& pool = pool_of(stream);
-  const int64_t y_bytes = size_of(desc.out);
-  for (int64_t row_begin = 0; row_begin < m; row_begin += kRowBlock) {
-    const int64_t rows = std::min<int64_t>(kRowBlock, m - row_begin);
-    prepare_rows(format, desc, args, row_begin, rows, pool);
-    pool.parallel_for(groups.total, 1, [&](int64_t begin, int64_t end, int) {
-      for (int part = 0; part < desc.num_parts; ++part) {
-        const int64_t part_begin = groups.begin[static_cast<size_t>(part)];
-        const int64_t from = std::max(begin, part_begin);
-        const int64_t to = std::min(end, groups.begin[static_cast<size_t>(part) + 1]);
-        if (from >= to) {
-          continue;
-        }
-        const PartRange range = part_range(desc, part);
-        const PreparedRows x =
-            prepared_rows(format, desc, args.workspace.data, rows, copy_of_part(desc, args, part));
-        GemmTask task{};
-        task.weights = args.packed[kWeights].as<uint8_t>() + part_begin * group_bytes(format, desc);
-        task.alpha = args.packed[kAlpha].as<float>() + part_begin * format.group_rows;
-        task.x = x.lanes;
-        task.x_scales = x.scales;
-        task.x_sums = x.sums;
-        task.row_scale = x.row_scale;
-        task.rows = rows;
-        task.k = padded_k(format, desc);
-        task.n = range.end - range.begin;
-        task.y_stride = args.y.stride[0];
-        task.y = static_cast<uint8_t*>(args.y.data) +
-                 (row_begin * task.y_stride + range.begin) * y_bytes;
-        task.y_is_f32 = desc.out == DType::F32 ? 1 : 0;
-        if (!args.bias.empty()) {
-          task.bias = args.bias.as<uint16_t>() + range.begin;
-        }
-        if (!args.residual.empty()) {
-          task.residual_stride = args.residual.stride[0];
-          task.residual =
-              args.residual.as<uint16_t>() + row_begin * task.residual_stride + range.begin;
-        }
-        kernel(&task, from - part_begin, to - part_begin);
+  for (int64_t begin = 0; begin < m; begin += kRowBlock) {
+    const int64_t rows = std::min<int64_t>(kRowBlock, m - begin);
+    const Tensor x = args.x.rows(begin, begin + rows);
+    const Tensor y = args.y.rows(begin, begin + rows);
+    const PanelBlock block{.format = &format,
+                           .desc = &desc,
+                           .packed = args.packed,
+                           .x = {x.as<uint16_t>(), x.stride[0], nullptr},
+                           .rows = rows,
+                           .workspace = args.workspace.data};
+    PanelOutput out{.y = y.data, .stride = y.stride[0]};
+    if (!args.bias.empty()) {
+      out.bias = args.bias.as<uint16_t>();
+    }
+    if (!args.residual.empty()) {
+      out.residual = args.residual.rows(begin, begin + rows).as<uint16_t>();
+      out.residual_stride = args.residual.stride[0];
+    }
+    const int64_t units = panel_prepare_units(block);
+    const auto prepare = [&](int64_t from, int64_t to, int) {
+      for (int64_t unit = from; unit < to; ++unit) {
+        panel_prepare(block, unit);
       }
+    };
+    if (rows * desc.k * max_copies(desc) <= kSerialElements) {
+      prepare(0, units, 0);
+    } else {
+      pool.parallel_for(units, 1, prepare);
+    }
+    pool.parallel_for(panel_groups(format, desc), 1, [&](int64_t from, int64_t to, int) {
+      panel_multiply(block, kernel, out, from, to);
     });
   }
 }

@@ -36,11 +36,61 @@ void panel_pack(const PanelFormat& format,
                 std::span<const Tensor> slots,
                 Stream stream);
 size_t panel_workspace_bytes(const PanelFormat& format, const GemmDesc& desc, int64_t max_rows);
+
+// ---- the steps of a run, for those who schedule several products in one region ----
+
+// Where the rows of x are: row i at base + (index == nullptr ? i : index[i]) * stride.
+struct RowSource {
+  const uint16_t* base;  // bf16
+  int64_t stride;
+  const int32_t* index;
+};
+
+// Up to kRowBlock rows times one packed matrix.
+struct PanelBlock {
+  const PanelFormat* format;
+  const GemmDesc* desc;
+  std::span<const Tensor> packed;
+  RowSource x;
+  int64_t rows;
+  void* workspace;  // panel_workspace_bytes(format, desc, rows)
+};
+
+struct PanelOutput {
+  void* y;  // row 0, column 0; bf16 or f32 as desc.out says
+  int64_t stride;
+  const uint16_t* bias = nullptr;
+  const uint16_t* residual = nullptr;
+  int64_t residual_stride = 0;
+};
+
+// Preparing is cut into units (row groups of each distinct part); every unit must be done before
+// the first group is multiplied.
+int64_t panel_prepare_units(const PanelBlock& block);
+void panel_prepare(const PanelBlock& block, int64_t unit);
+// Groups of output rows, all parts together.
+int64_t panel_groups(const PanelFormat& format, const GemmDesc& desc);
+void panel_multiply(const PanelBlock& block,
+                    GemmKernel kernel,
+                    const PanelOutput& out,
+                    int64_t group_begin,
+                    int64_t group_end);
+
 void panel_run(const PanelFormat& format,
                GemmKernel kernel,
                const GemmDesc& desc,
                const GemmArgs& args,
                Stream stream);
+
+// The formats, for whoever packs other things than a Linear with them.
+extern const PanelFormat kW4a16Avx2Format;
+extern const PanelFormat kW4a16Avx512Format;
+extern const PanelFormat kW4a16Avx512Bf16Format;
+extern const PanelFormat kW4a4Avx2Format;
+extern const PanelFormat kW4a4VnniFormat;
+extern const PanelFormat kBf16Avx2Format;
+extern const PanelFormat kBf16Avx512Format;
+extern const PanelFormat kBf16Avx512Bf16Format;
 
 // The table of a backend made of a format and a kernel.
 template <const PanelFormat& kFormat, GemmKernel kKernel>

@@ -57,35 +57,40 @@ Support supports(const GemmDesc& desc) {
 // decode_scales() leaves 2^-8 in the accumulators.
 constexpr float kAlphaFactor = 256.0f;
 
-constexpr PanelFormat kAvx2Format{.group_rows = 32,
-                                  .unit_k = 16,
-                                  .unit_bytes = 32 * 9,
-                                  .k_per_step = 1,
-                                  .alpha_factor = kAlphaFactor,
-                                  .pack_unit = pack_unit<8, place_avx2>};
-constexpr PanelFormat kAvx512Format{.group_rows = 64,
-                                    .unit_k = 16,
-                                    .unit_bytes = 64 * 9,
-                                    .k_per_step = 1,
-                                    .alpha_factor = kAlphaFactor,
-                                    .pack_unit = pack_unit<16, place_avx512>};
-constexpr PanelFormat kAvx512Bf16Format{.group_rows = 64,
-                                        .unit_k = 16,
-                                        .unit_bytes = 64 * 9,
-                                        .k_per_step = 2,
-                                        .alpha_factor = kAlphaFactor,
-                                        .pack_unit = pack_unit<16, place_avx512>};
-
 }  // namespace
+
+namespace cpu {
+
+const PanelFormat kW4a16Avx2Format{.group_rows = 32,
+                                   .unit_k = 16,
+                                   .unit_bytes = 32 * 9,
+                                   .k_per_step = 1,
+                                   .alpha_factor = kAlphaFactor,
+                                   .pack_unit = pack_unit<8, place_avx2>};
+const PanelFormat kW4a16Avx512Format{.group_rows = 64,
+                                     .unit_k = 16,
+                                     .unit_bytes = 64 * 9,
+                                     .k_per_step = 1,
+                                     .alpha_factor = kAlphaFactor,
+                                     .pack_unit = pack_unit<16, place_avx512>};
+const PanelFormat kW4a16Avx512Bf16Format{.group_rows = 64,
+                                         .unit_k = 16,
+                                         .unit_bytes = 64 * 9,
+                                         .k_per_step = 2,
+                                         .alpha_factor = kAlphaFactor,
+                                         .pack_unit = pack_unit<16, place_avx512>};
+
+}  // namespace cpu
 
 extern const GemmBackend kNvfp4W4a16Avx2;
 extern const GemmBackend kNvfp4W4a16Avx512;
 extern const GemmBackend kNvfp4W4a16Avx512Bf16;
 const GemmBackend kNvfp4W4a16Avx2 =
-    panel_backend<kAvx2Format, nvfp4_w4a16_avx2>("nvfp4_w4a16_avx2", supports<CpuIsa::Avx2>);
-const GemmBackend kNvfp4W4a16Avx512 = panel_backend<kAvx512Format, nvfp4_w4a16_avx512>(
+    panel_backend<kW4a16Avx2Format, nvfp4_w4a16_avx2>("nvfp4_w4a16_avx2", supports<CpuIsa::Avx2>);
+const GemmBackend kNvfp4W4a16Avx512 = panel_backend<kW4a16Avx512Format, nvfp4_w4a16_avx512>(
     "nvfp4_w4a16_avx512", supports<CpuIsa::Avx512>);
-const GemmBackend kNvfp4W4a16Avx512Bf16 = panel_backend<kAvx512Bf16Format, nvfp4_w4a16_avx512bf16>(
-    "nvfp4_w4a16_avx512bf16", supports<CpuIsa::Avx512Bf16>);
+const GemmBackend kNvfp4W4a16Avx512Bf16 =
+    panel_backend<kW4a16Avx512Bf16Format, nvfp4_w4a16_avx512bf16>("nvfp4_w4a16_avx512bf16",
+                                                                  supports<CpuIsa::Avx512Bf16>);
 
 }  // namespace nibble

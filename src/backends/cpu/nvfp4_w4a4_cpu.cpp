@@ -44,26 +44,30 @@ Support supports(const GemmDesc& desc) {
 // decode_scales() leaves 2^-8 in the accumulators.
 constexpr float kAlphaFactor = 256.0f;
 
-constexpr PanelFormat kAvx2Format{.group_rows = 32,
+}  // namespace
+
+namespace cpu {
+
+const PanelFormat kW4a4Avx2Format{.group_rows = 32,
                                   .unit_k = 16,
                                   .unit_bytes = 32 * 9,
                                   .k_per_step = 4,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_unit<8>};
-constexpr PanelFormat kVnniFormat{.group_rows = 64,
+const PanelFormat kW4a4VnniFormat{.group_rows = 64,
                                   .unit_k = 16,
                                   .unit_bytes = 64 * 9,
                                   .k_per_step = 4,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_unit<16>};
 
-}  // namespace
+}  // namespace cpu
 
 extern const GemmBackend kNvfp4W4a4Avx2;
 extern const GemmBackend kNvfp4W4a4Vnni;
 const GemmBackend kNvfp4W4a4Avx2 =
-    panel_backend<kAvx2Format, nvfp4_w4a4_avx2>("nvfp4_w4a4_avx2", supports<CpuIsa::Avx2>);
+    panel_backend<kW4a4Avx2Format, nvfp4_w4a4_avx2>("nvfp4_w4a4_avx2", supports<CpuIsa::Avx2>);
 const GemmBackend kNvfp4W4a4Vnni =
-    panel_backend<kVnniFormat, nvfp4_w4a4_vnni>("nvfp4_w4a4_vnni", supports<CpuIsa::Avx512>);
+    panel_backend<kW4a4VnniFormat, nvfp4_w4a4_vnni>("nvfp4_w4a4_vnni", supports<CpuIsa::Avx512>);
 
 }  // namespace nibble

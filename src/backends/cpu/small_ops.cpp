@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/cpu/gemm_shared.h"
-#include "backends/cpu/isa_abi.h"
+#include "backends/cpu/small_rows.h"
 #include "base/check.h"
 #include "base/number_formats.h"
 #include "ops/kernels.h"
@@ -72,12 +72,7 @@ void silu_mul_row(const uint16_t* gate, const uint16_t* up, int64_t width, uint1
 
 constexpr SmallOpsRows kScalarRows{norm_row, add_row, rotate_row, silu_mul_row};
 
-// By what the CPU is, not by what a GEMM was asked for: the rows have no desc.
-const SmallOpsRows& rows() {
-  static const SmallOpsRows& chosen =
-      detect_cpu_isa() >= CpuIsa::Avx2 ? *small_ops_avx2() : kScalarRows;
-  return chosen;
-}
+const SmallOpsRows& rows() { return small_rows(); }
 
 void norm(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
   const bool is_f32 = weight.dtype == DType::F32;
@@ -225,6 +220,24 @@ void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream 
 }
 
 }  // namespace
+
+namespace cpu {
+
+// By what the CPU is, not by what a GEMM was asked for: the rows have no desc.
+const SmallOpsRows& small_rows() {
+  static const SmallOpsRows& chosen =
+      detect_cpu_isa() >= CpuIsa::Avx2 ? *small_ops_avx2() : kScalarRows;
+  return chosen;
+}
+
+void relu2_row(const uint16_t* x, int64_t width, uint16_t* out) {
+  for (int64_t i = 0; i < width; ++i) {
+    const float value = std::max(bf16_to_float(x[i]), 0.0f);
+    out[i] = float_to_bf16(value * value);
+  }
+}
+
+}  // namespace cpu
 
 extern const SmallOps kCpuSmallOps;
 const SmallOps kCpuSmallOps{
