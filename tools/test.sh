@@ -108,20 +108,28 @@ sass_check() {
   python3 tools/check_sass.py build/ci
 }
 
-# A minute of each fuzz target, from its corpus in tests/data/fuzz where there is one.
+# A minute of each fuzz target, from the seeds in tests/data/fuzz and those of tests/fuzz/seeds.txt.
 fuzz() {
-  build fuzz || return 1
-  local target name count=0 corpus
+  build fuzz nibble_fuzzers || return 1
+  local target name corpus own count=0 seed seeds
   for target in build/fuzz/tests/fuzz/*_fuzz; do
     [ -x "$target" ] || continue
     name=$(basename "$target")
-    corpus=(build/fuzz/corpus/"$name")
-    mkdir -p "${corpus[0]}"
-    [ -d "tests/data/fuzz/$name" ] && corpus+=("tests/data/fuzz/$name")
+    corpus=build/fuzz/corpus/$name
+    own=tests/data/fuzz/$name
+    [ -d "$own" ] || own=
+    mkdir -p "$corpus"
+    seeds=$(awk -v name="$name" '$1 == name {print $2}' tests/fuzz/seeds.txt)
+    for seed in $seeds; do
+      cp "$seed" "$corpus/$(sha256sum "$seed" | cut -c -16)"
+    done
     echo "-- $name"
     "$target" -max_total_time=60 -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-      -artifact_prefix="build/fuzz/" "${corpus[@]}" 2>&1 | tail -n 20
-    [ "${PIPESTATUS[0]}" = 0 ] || return 1
+      -artifact_prefix=build/fuzz/ "$corpus" ${own:+"$own"} >"build/fuzz/$name.log" 2>&1 || {
+      tail -n 60 "build/fuzz/$name.log"
+      return 1
+    }
+    tail -n 3 "build/fuzz/$name.log"
     count=$((count + 1))
   done
   [ $count -gt 0 ] || { echo "skip: no fuzz targets"; return 0; }
