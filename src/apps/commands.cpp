@@ -19,7 +19,7 @@ namespace nibble::apps {
 
 namespace {
 
-constexpr std::array<AddCommand, 0> kCommands{};
+constexpr std::array<AddCommand, 2> kCommands = {add_quantize, add_inspect};
 
 constexpr const char* kExamples = R"(examples:
   nibble inspect ./model                      what is in a checkpoint, and is it servable

@@ -311,6 +311,16 @@ Result<void> Checkpoint::read(std::string_view name, std::span<std::byte> out) c
   return files_[found->second.first].read(found->first, out);
 }
 
+Result<void> Checkpoint::read_part(std::string_view name,
+                                   uint64_t offset_bytes,
+                                   std::span<std::byte> out) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    return fail(ErrorCode::NotFound, "missing", std::string(name));
+  }
+  return files_[found->second.first].read_part(found->first, offset_bytes, out);
+}
+
 Result<std::vector<std::byte>> Checkpoint::read_bytes(const std::string& name) const {
   const TensorInfo* info = find(name);
   if (info == nullptr) {

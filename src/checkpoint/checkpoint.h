@@ -80,6 +80,10 @@ class Checkpoint {
   std::vector<std::string> tensor_names() const;        // sorted
   const TensorInfo* find(std::string_view name) const;  // nullptr when absent
   Result<void> read(std::string_view name, std::span<std::byte> out) const;
+  // out.size() bytes of the tensor from offset_bytes on, as stored.
+  Result<void> read_part(std::string_view name,
+                         uint64_t offset_bytes,
+                         std::span<std::byte> out) const;
   // A tensor of the expected dtype (BF16 accepts F16/F32 sources by conversion) and shape,
   // converted to `dtype`; errors name tensor, expected, found and the config key the expectation
   // comes from.
@@ -95,6 +99,8 @@ class Checkpoint {
                             int64_t k,
                             std::string_view expected_from) const;
   Result<LinearData> read_linear(const LinearInfo& info) const;
+  // The weight as numbers, whatever its form: [n, k] f32, not rounded on the way.
+  Result<std::vector<float>> read_weight(const LinearInfo& info) const;
 
   // Every linear found by its tensors, sorted, for inspect.
   const std::vector<LinearInfo>& linears() const { return linears_; }
@@ -108,6 +114,7 @@ class Checkpoint {
   Error missing(std::string_view name, const std::string& expected) const;
   Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
   Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
+  Result<std::vector<float>> read_fp8(const LinearInfo& info) const;
   Result<std::vector<std::byte>> read_bytes(const std::string& name) const;
   // Keeps bf16, turns the other float types into f32; `dtype` says what it became.
   Result<std::vector<std::byte>> read_small_floats(const std::string& name, DType& dtype) const;

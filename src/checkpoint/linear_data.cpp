@@ -7,6 +7,7 @@
 #include "base/number_formats.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"
+#include "quant/nvfp4.h"
 
 namespace nibble::checkpoint {
 
@@ -91,26 +92,31 @@ std::vector<float> fp8_scales(const std::vector<std::byte>& bytes, DType dtype) 
   return scales;
 }
 
-// e4m3 weight [n, k] times its row, block or group scale, rounded once to bf16.
-std::vector<std::byte> fp8_to_bf16(const LinearInfo& info,
-                                   const std::vector<std::byte>& weight,
-                                   const std::vector<float>& scales) {
-  const bool per_row = info.stored == LinearInfo::Stored::Fp8PerChannel;
-  const bool blocks = info.stored == LinearInfo::Stored::Fp8Block;
-  const int64_t row_step = blocks ? kFp8BlockSize : 1;
-  const int64_t column_step = per_row ? info.k : blocks ? kFp8BlockSize : kMxBlockSize;
+// e4m3 weight [n, k] times its tensor, row, block or group scale.
+std::vector<float> scale_fp8(const LinearInfo& info,
+                             const std::vector<std::byte>& weight,
+                             const std::vector<float>& scales) {
+  using Stored = LinearInfo::Stored;
+  const bool blocks = info.stored == Stored::Fp8Block;
+  const int64_t row_step = info.stored == Stored::AsFormat ? info.n : blocks ? kFp8BlockSize : 1;
+  const int64_t column_step = blocks                         ? kFp8BlockSize
+                              : info.stored == Stored::Mxfp8 ? kMxBlockSize
+                                                             : info.k;
   const int64_t scale_columns = (info.k + column_step - 1) / column_step;
-  std::vector<std::byte> out(weight.size() * sizeof(uint16_t));
+  std::vector<float> out(weight.size());
   for (int64_t row = 0; row < info.n; ++row) {
     for (int64_t column = 0; column < info.k; ++column) {
-      const int64_t index = row * info.k + column;
-      const float scale =
-          scales[static_cast<size_t>(row / row_step * scale_columns + column / column_step)];
-      const uint16_t bits = float_to_bf16(e4m3_to_float(as_u8(weight)[index]) * scale);
-      std::memcpy(out.data() + index * static_cast<int64_t>(sizeof bits), &bits, sizeof bits);
+      const int64_t scale = row / row_step * scale_columns + column / column_step;
+      const auto index = static_cast<size_t>(row * info.k + column);
+      out[index] = e4m3_to_float(as_u8(weight)[index]) * scales[static_cast<size_t>(scale)];
     }
   }
   return out;
+}
+
+std::vector<std::byte> as_bytes(const std::vector<float>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace
@@ -131,8 +137,8 @@ Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data)
   if (info.format == LinearInfo::Format::Nvfp4) {
     return read_nvfp4(info, data);
   }
-  data.weight = TRY(read_bytes(info.weight));
   if (info.format == LinearInfo::Format::Fp8) {
+    data.weight = TRY(read_bytes(info.weight));
     TRY(check_fp8_weight(info, data.weight));
     data.weight_dtype = DType::E4M3;
     data.weight_scale_2 = info.global_scale;
@@ -140,11 +146,18 @@ Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data)
   }
   data.weight_dtype = DType::BF16;
   if (info.stored == LinearInfo::Stored::AsFormat) {
-    data.weight = TRY(
-        convert_floats(std::move(data.weight), find(info.weight)->dtype, DType::BF16, info.weight));
+    data.weight = TRY(convert_floats(
+        TRY(read_bytes(info.weight)), find(info.weight)->dtype, DType::BF16, info.weight));
     return {};
   }
-  TRY(check_fp8_weight(info, data.weight));
+  data.weight = TRY(convert_floats(
+      as_bytes(TRY(read_fp8(info))), DType::F32, DType::BF16, info.weight));  // rounded once
+  return {};
+}
+
+Result<std::vector<float>> Checkpoint::read_fp8(const LinearInfo& info) const {
+  const std::vector<std::byte> weight = TRY(read_bytes(info.weight));
+  TRY(check_fp8_weight(info, weight));
   const std::vector<float> scales =
       fp8_scales(TRY(read_bytes(info.weight_scale)), find(info.weight_scale)->dtype);
   for (size_t i = 0; i < scales.size(); ++i) {
@@ -152,8 +165,27 @@ Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data)
       return invalid("scale " + std::to_string(i) + " is not finite", info.weight_scale);
     }
   }
-  data.weight = fp8_to_bf16(info, data.weight, scales);
-  return {};
+  return scale_fp8(info, weight, scales);
+}
+
+Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const {
+  if (info.format == LinearInfo::Format::Nvfp4) {
+    LinearData data;
+    TRY(read_nvfp4(info, data));
+    std::vector<float> out(static_cast<size_t>(info.n * info.k));
+    quant::decode(as_u8(data.weight),
+                  as_u8(data.weight_scale),
+                  data.weight_scale_2,
+                  info.n,
+                  info.k,
+                  out.data());
+    return out;
+  }
+  if (info.format == LinearInfo::Format::Fp8 || info.stored != LinearInfo::Stored::AsFormat) {
+    return read_fp8(info);
+  }
+  return load_floats(TRY(convert_floats(
+      TRY(read_bytes(info.weight)), find(info.weight)->dtype, DType::F32, info.weight)));
 }
 
 }  // namespace nibble::checkpoint

@@ -14,7 +14,7 @@ constexpr int64_t kFp8BlockSize = 128;
 constexpr int64_t kMxBlockSize = 32;
 
 // Longest first where one is the end of another.
-constexpr std::array<std::string_view, 15> kSuffixes = {
+constexpr std::array<std::string_view, 17> kSuffixes = {
     ".weight_global_scale",
     ".input_global_scale",
     ".weight_scale_inv",
@@ -23,6 +23,8 @@ constexpr std::array<std::string_view, 15> kSuffixes = {
     ".weight_scale",
     ".pre_quant_scale",
     ".input_scale",
+    "._svdquant_lora_a",
+    "._svdquant_lora_b",
     ".svdquant_lora_a",
     ".svdquant_lora_b",
     ".qweight",
@@ -48,9 +50,9 @@ std::map<std::string, Members> group_by_module(const TensorTable& tensors) {
         continue;
       }
       std::string module = name.substr(0, name.size() - suffix.size());
-      constexpr std::string_view kQuantizerPart = ".weight_quantizer._svdquant_lora";
-      if (const size_t at = module.find(kQuantizerPart); at != std::string::npos) {
-        module.resize(at);
+      constexpr std::string_view kQuantizerPart = ".weight_quantizer";  // where ModelOpt has it
+      if (module.ends_with(kQuantizerPart)) {
+        module.resize(module.size() - kQuantizerPart.size());
       }
       constexpr std::string_view kAdapterPart = ".base_layer";
       if (module.ends_with(kAdapterPart)) {
@@ -142,7 +144,7 @@ class Classifier {
     for (const auto& [suffix, member] : members_) {
       info_.size_bytes += member.info->size_bytes;
     }
-    if (members_.contains(".svdquant_lora_a") || members_.contains(".svdquant_lora_b")) {
+    if (members_.contains(".svdquant_lora_a") || members_.contains("._svdquant_lora_a")) {
       return unsupported(
           "has a low-rank branch beside its 4-bit weight (NVFP4_SVD), which is not supported",
           module_);
@@ -314,7 +316,7 @@ class Classifier {
   LinearInfo info_;
 };
 
-// A linear has a weight of two dimensions; embeddings count only when they are quantized.
+// A linear has a weight of two dimensions; embeddings and norms count only when they are quantized.
 bool looks_like_linear(const std::string& module, const Members& members) {
   if (member(members, ".weight_packed") != nullptr || member(members, ".qweight") != nullptr) {
     return true;
@@ -323,7 +325,9 @@ bool looks_like_linear(const std::string& module, const Members& members) {
   if (weight == nullptr || weight->info->shape.rank != 2) {
     return false;
   }
-  return !is_embedding(module) || member(members, ".weight_scale") != nullptr;
+  const bool table_or_norm =
+      is_embedding(module) || last_segment(module).find("norm") != std::string_view::npos;
+  return !table_or_norm || member(members, ".weight_scale") != nullptr;
 }
 
 // A scale or code tensor whose weight is not there: the weight's name is wrong or it was lost.

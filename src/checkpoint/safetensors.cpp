@@ -268,15 +268,28 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
 
 Result<void> SafetensorsFile::read(const std::string& name, std::span<std::byte> out) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    return fail(ErrorCode::NotFound, "no such tensor in " + path(), name);
-  }
-  if (out.size() != found->second.size_bytes) {
+  if (found != tensors_.end() && out.size() != found->second.size_bytes) {
     return invalid("has " + std::to_string(found->second.size_bytes) + " bytes, asked for " +
                        std::to_string(out.size()),
                    name);
   }
-  return file_.read_at(found->second.offset_bytes, out).map_error([&](Error error) {
+  return read_part(name, 0, out);
+}
+
+Result<void> SafetensorsFile::read_part(const std::string& name,
+                                        uint64_t offset_bytes,
+                                        std::span<std::byte> out) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    return fail(ErrorCode::NotFound, "no such tensor in " + path(), name);
+  }
+  const TensorInfo& info = found->second;
+  if (offset_bytes > info.size_bytes || out.size() > info.size_bytes - offset_bytes) {
+    return invalid("has " + std::to_string(info.size_bytes) + " bytes, asked for " +
+                       std::to_string(out.size()) + " from " + std::to_string(offset_bytes),
+                   name);
+  }
+  return file_.read_at(info.offset_bytes + offset_bytes, out).map_error([&](Error error) {
     error.where = name + " in " + path();
     return error;
   });

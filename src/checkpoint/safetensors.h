@@ -34,6 +34,10 @@ class SafetensorsFile {
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   Result<void> read(const std::string& name, std::span<std::byte> out) const;
+  // out.size() bytes of the tensor from offset_bytes on.
+  Result<void> read_part(const std::string& name,
+                         uint64_t offset_bytes,
+                         std::span<std::byte> out) const;
 
  private:
   explicit SafetensorsFile(ReadFile file) : file_(std::move(file)) {}
@@ -65,7 +69,9 @@ class SafetensorsWriter {
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();
-  void append(const std::string& name, std::span<const std::byte> data);  // CHECKs name and size
+  // CHECK name and size. A large tensor may come in parts, in order.
+  void append(const std::string& name, std::span<const std::byte> data);
+  void append_part(const std::string& name, std::span<const std::byte> data);
   void finish();
 
  private:

@@ -58,6 +58,7 @@ struct SafetensorsWriter::State {
   int descriptor = -1;
   std::vector<Entry> entries;
   size_t next = 0;
+  uint64_t written_bytes = 0;  // of entries[next]
 
   State() = default;
   State(const State&) = delete;
@@ -134,14 +135,24 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
 }
 
 void SafetensorsWriter::append(const std::string& name, std::span<const std::byte> data) {
+  const size_t before = state_->next;
+  append_part(name, data);
+  CHECK(state_->next == before + 1, "wrong size of ", name, ": ", data.size());
+}
+
+void SafetensorsWriter::append_part(const std::string& name, std::span<const std::byte> data) {
   CHECK(state_ != nullptr && state_->next < state_->entries.size(),
         "append past the last announced tensor: ",
         name);
   const Entry& entry = state_->entries[state_->next];
   CHECK(entry.name == name, "tensors out of order: expected ", entry.name, ", got ", name);
-  CHECK(data.size() == entry_bytes(entry), "wrong size of ", name, ": ", data.size());
+  state_->written_bytes += data.size();
+  CHECK(state_->written_bytes <= entry_bytes(entry), "too many bytes for ", name);
   state_->write_all(data);
-  ++state_->next;
+  if (state_->written_bytes == entry_bytes(entry)) {
+    state_->written_bytes = 0;
+    ++state_->next;
+  }
 }
 
 void SafetensorsWriter::finish() {

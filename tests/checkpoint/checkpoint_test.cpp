@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/number_formats.h"
-#include "checkpoint/checkpoint_editor.h"
+#include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
 
 namespace nibble::checkpoint {
@@ -149,73 +149,6 @@ TEST(Checkpoint, SaysWhichShapeAndTypeItExpected) {
               HasSubstr("found u8 [128, 128]"));
 }
 
-struct Damage {
-  const char* what;
-  void (*apply)(CheckpointEditor&);
-  std::string message;
-};
-
-TEST(Checkpoint, ReportsEveryDamagedTensorByName) {
-  const Damage cases[] = {
-      {"no block scales",
-       [](CheckpointEditor& e) { e.remove(kDown + ".weight_scale"); },
-       kDown + ".weight_scale: missing; " + kDown + ".weight is stored as 4-bit codes"},
-      {"no global scale",
-       [](CheckpointEditor& e) { e.remove(kDown + ".weight_scale_2"); },
-       kDown + ".weight_scale_2: missing"},
-      {"global scale NaN",
-       [](CheckpointEditor& e) { e.set_f32(kDown + ".weight_scale_2", NAN); },
-       kDown + ".weight_scale_2: expected a finite positive scale, found NaN"},
-      {"global scale infinite",
-       [](CheckpointEditor& e) { e.set_f32(kDown + ".weight_scale_2", INFINITY); },
-       kDown + ".weight_scale_2: expected a finite positive scale, found Infinity"},
-      {"global scale zero",
-       [](CheckpointEditor& e) { e.set_f32(kDown + ".weight_scale_2", 0.0f); },
-       kDown + ".weight_scale_2: expected a finite positive scale, found 0"},
-      {"global scale negative",
-       [](CheckpointEditor& e) { e.set_f32(kDown + ".weight_scale_2", -0.5f); },
-       kDown + ".weight_scale_2: expected a finite positive scale, found -0.5"},
-      {"a divisor under the multiplier's name",
-       [](CheckpointEditor& e) { e.set_f32(kDown + ".weight_scale_2", 3584.0f); },
-       kDown + ".weight_scale_2: found 3584, expected a multiplier"},
-      {"global scale of the wrong type",
-       [](CheckpointEditor& e) { e.tensor(kDown + ".weight_scale_2").dtype = DType::I32; },
-       kDown + ".weight_scale_2: expected one f32 number, found i32 []"},
-      {"block scales of the wrong shape",
-       [](CheckpointEditor& e) { e.tensor(kDown + ".weight_scale").shape = {256, 8}; },
-       kDown + ".weight_scale: expected f8_e4m3 [128, 16]"},
-      {"block scales for groups of 64",
-       [](CheckpointEditor& e) {
-         auto& scale = e.tensor(kDown + ".weight_scale");
-         scale.shape = {128, 4};
-         scale.bytes.resize(128 * 4);
-       },
-       "found f8_e4m3 [128, 4]; the checkpoint may use group size 64"},
-      {"weight of the wrong type",
-       [](CheckpointEditor& e) { e.tensor(kDown + ".weight").dtype = DType::I8; },
-       kDown + ".weight: expected bf16, f16, f32, u8 (two 4-bit codes) or f8_e4m3, found i8"},
-      {"bf16 although the config says NVFP4",
-       [](CheckpointEditor& e) {
-         e.tensor(kDown + ".weight") = {
-             DType::BF16, {128, 256}, std::vector<std::byte>(128 * 256 * 2)};
-         e.remove(kDown + ".weight_scale");
-         e.remove(kDown + ".weight_scale_2");
-       },
-       kDown + ".weight: stored in full precision, but config.json.quantization_config says "
-               "NVFP4"},
-  };
-  EXPECT_EQ(errors_of(*golden("llama-nvfp4").open()), "");
-  for (const Damage& damage : cases) {
-    auto editor = golden("llama-nvfp4");
-    damage.apply(editor);
-    const auto checkpoint = editor.open();
-    ASSERT_TRUE(checkpoint.has_value()) << damage.what;
-    EXPECT_THAT(errors_of(*checkpoint), HasSubstr(damage.message)) << damage.what;
-    EXPECT_FALSE(checkpoint->linear(kDown, 128, 256, "x").has_value()) << damage.what;
-    EXPECT_FALSE(checkpoint->require_servable().has_value()) << damage.what;
-  }
-}
-
 TEST(Checkpoint, FindsAllProblemsInOnePass) {
   auto editor = golden("llama-nvfp4");
   editor.remove(kDown + ".weight_scale_2");
@@ -227,27 +160,6 @@ TEST(Checkpoint, FindsAllProblemsInOnePass) {
   EXPECT_THAT(errors_of(*checkpoint), HasSubstr("model.layers.0.mlp.up_proj.weight_scale_2"));
   EXPECT_THAT(errors_of(*checkpoint), HasSubstr("config.json.hidden_size"));
   EXPECT_THAT(checkpoint->require_servable().error().text(), HasSubstr("2 more problems"));
-}
-
-TEST(Checkpoint, RefusesNanAndNegativeBlockScalesUnlessTheBlockIsZero) {
-  for (uint8_t bad : {uint8_t{0x7F}, uint8_t{0xFF}, uint8_t{0xB8}}) {
-    auto editor = golden("llama-nvfp4");
-    editor.tensor(kDown + ".weight_scale").bytes[5 * 16 + 3] = std::byte{bad};
-    const auto checkpoint = editor.open();
-    const auto info = checkpoint->linear(kDown, 128, 256, "x");
-    ASSERT_TRUE(info.has_value());
-    EXPECT_THAT(checkpoint->read_linear(*info).error().text(),
-                HasSubstr(kDown + ".weight_scale: block scale [5, 3] is"));
-
-    auto& codes = editor.tensor(kDown + ".weight").bytes;
-    for (size_t i = 0; i < 8; ++i) {
-      codes[5 * 128 + 3 * 8 + i] = std::byte{0x80};  // 0 and -0
-    }
-    const auto zeroed = editor.open();
-    const auto data = zeroed->read_linear(*zeroed->linear(kDown, 128, 256, "x"));
-    ASSERT_TRUE(data.has_value()) << data.error().text();
-    EXPECT_EQ(data->weight_scale[5 * 16 + 3], std::byte{0});
-  }
 }
 
 TEST(Checkpoint, IgnoresActivationScalesThatMeanNothing) {
@@ -263,40 +175,6 @@ TEST(Checkpoint, IgnoresActivationScalesThatMeanNothing) {
   const auto opened = weight_only.open();
   EXPECT_EQ(errors_of(*opened), "");
   EXPECT_EQ(opened->read_linear(*opened->linear(kDown, 128, 256, "x"))->input_scale, std::nullopt);
-}
-
-TEST(Checkpoint, RepeatsTheScalesOfGroupSize32) {
-  const auto checkpoint =
-      Checkpoint::open(*test::any_golden_path("vendor/llama-modelopt-mlp-weight-only"));
-  ASSERT_TRUE(checkpoint.has_value());
-  const auto info = checkpoint->linear(kDown, 128, 256, "x");
-  ASSERT_TRUE(info.has_value()) << info.error().text();
-  EXPECT_EQ(info->group_size, 32);
-  std::vector<std::byte> stored(128 * 8);
-  ASSERT_TRUE(checkpoint->read(info->weight_scale, stored).has_value());
-  const auto data = checkpoint->read_linear(*info);
-  ASSERT_EQ(data->weight_scale.size(), size_t{128 * 16});
-  for (size_t i = 0; i < stored.size(); ++i) {
-    EXPECT_EQ(data->weight_scale[2 * i], stored[i]);
-    EXPECT_EQ(data->weight_scale[2 * i + 1], stored[i]);
-  }
-}
-
-TEST(Checkpoint, TurnsTheDivisorsOfCompressedTensorsIntoMultipliers) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("vendor/llama-ct-nvfp4"));
-  ASSERT_TRUE(checkpoint.has_value());
-  const auto info = checkpoint->linear(kDown, 128, 256, "x");
-  ASSERT_TRUE(info.has_value()) << info.error().text();
-  EXPECT_TRUE(info->inverse_scales);
-  float divisor = 0;
-  ASSERT_TRUE(
-      checkpoint
-          ->read(kDown + ".weight_global_scale", std::as_writable_bytes(std::span(&divisor, 1)))
-          .has_value());
-  EXPECT_GT(divisor, 100.0f);
-  const auto data = checkpoint->read_linear(*info);
-  EXPECT_EQ(data->weight_scale_2, 1.0f / divisor);
-  EXPECT_LT(*data->input_scale, 1.0f);
 }
 
 TEST(Checkpoint, RefusesADirectoryAboutWhichNothingCanBeSaid) {

@@ -30,46 +30,6 @@ std::string error_of(const std::string& header, size_t data_bytes) {
   return file ? "accepted" : file.error().text();
 }
 
-TEST(Safetensors, ReadsBackWhatTheWriterWrote) {
-  const test::TempDir dir;
-  const std::vector<uint8_t> codes = {1, 2, 3, 4, 5, 6};
-  const float scale = 0.25f;
-  auto writer = SafetensorsWriter::create(
-      dir.file("m.safetensors"),
-      {{"a.weight", DType::U8, {2, 3}}, {"a.scale", DType::F32, {}}, {"e", DType::E4M3, {0, 4}}},
-      {{"format", "pt"}});
-  ASSERT_TRUE(writer.has_value());
-  writer->append("a.weight", std::as_bytes(std::span(codes)));
-  writer->append("a.scale", std::as_bytes(std::span(&scale, 1)));
-  writer->append("e", {});
-  writer->finish();
-
-  const auto file = SafetensorsFile::open(dir.file("m.safetensors"));
-  ASSERT_TRUE(file.has_value()) << file.error().text();
-  EXPECT_EQ(file->metadata().at("format"), "pt");
-  ASSERT_EQ(file->tensors().size(), 3u);
-  EXPECT_EQ(file->tensors().at("a.weight").shape, (Shape{2, 3}));
-  EXPECT_EQ(file->tensors().at("a.scale").shape.rank, 0);
-  EXPECT_EQ(file->tensors().at("e").dtype, DType::E4M3);
-  std::vector<std::byte> out(6);
-  ASSERT_TRUE(file->read("a.weight", out).has_value());
-  EXPECT_EQ(std::memcmp(out.data(), codes.data(), 6), 0);
-  EXPECT_THAT(file->read("a.scale", out).error().text(), HasSubstr("a.scale: has 4 bytes"));
-  EXPECT_EQ(file->read("absent", out).error().code, ErrorCode::NotFound);
-}
-
-TEST(Safetensors, AnUnfinishedFileNeverAppears) {
-  const test::TempDir dir;
-  {
-    auto writer = SafetensorsWriter::create(dir.file("m.safetensors"), {{"a", DType::U8, {4}}}, {});
-    ASSERT_TRUE(writer.has_value());
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
-  EXPECT_FALSE(
-      SafetensorsWriter::create(dir.file("m"), {{"a", DType::U8, {4}}, {"a", DType::U8, {4}}}, {})
-          .has_value());
-}
-
 TEST(Safetensors, NamesTheTensorWhoseEntryIsWrong) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   EXPECT_EQ(error_of(good, 8), "accepted");

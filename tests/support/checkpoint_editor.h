@@ -36,9 +36,12 @@ class CheckpointEditor {
   // Writes to a fresh temporary directory and opens it.
   Result<Checkpoint> open();
   void write();
+  // The same as numbered shards with an index.
+  void write_shards(size_t count);
   const test::TempDir& directory() const { return directory_; }
 
  private:
+  void write_configs() const;
   std::map<std::string, Stored> tensors_;
   boost::json::object config_;
   boost::json::value side_;

@@ -1,4 +1,4 @@
-#include "checkpoint/checkpoint_editor.h"
+#include "support/checkpoint_editor.h"
 
 #include <cstring>
 #include <stdexcept>
@@ -47,21 +47,55 @@ void CheckpointEditor::set_f32(const std::string& name, float value) {
   tensors_[name] = std::move(stored);
 }
 
-void CheckpointEditor::write() {
+void CheckpointEditor::write_configs() const {
   directory_.write("config.json", boost::json::serialize(config_));
   if (!side_.is_null()) {
     directory_.write("hf_quant_config.json", boost::json::serialize(side_));
   }
+}
+
+namespace {
+
+using Tensors = std::map<std::string, CheckpointEditor::Stored>;
+
+void write_file(const std::string& path,
+                Tensors::const_iterator begin,
+                Tensors::const_iterator end) {
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const auto& [name, stored] : tensors_) {
-    entries.push_back({name, stored.dtype, stored.shape});
+  for (auto it = begin; it != end; ++it) {
+    entries.push_back({it->first, it->second.dtype, it->second.shape});
   }
-  auto writer =
-      SafetensorsWriter::create(directory_.file("model.safetensors"), entries, {{"format", "pt"}});
-  for (const auto& [name, stored] : tensors_) {
-    writer.value().append(name, stored.bytes);
+  auto writer = SafetensorsWriter::create(path, entries, {{"format", "pt"}});
+  for (auto it = begin; it != end; ++it) {
+    writer.value().append(it->first, it->second.bytes);
   }
   writer->finish();
+}
+
+}  // namespace
+
+void CheckpointEditor::write() {
+  write_configs();
+  write_file(directory_.file("model.safetensors"), tensors_.begin(), tensors_.end());
+}
+
+void CheckpointEditor::write_shards(size_t count) {
+  write_configs();
+  boost::json::object weight_map;
+  auto begin = tensors_.cbegin();
+  for (size_t shard = 0; shard < count; ++shard) {
+    const std::string name = "model-0000" + std::to_string(shard + 1) + "-of-0000" +
+                             std::to_string(count) + ".safetensors";
+    const size_t size = tensors_.size() * (shard + 1) / count - tensors_.size() * shard / count;
+    const auto end = std::next(begin, static_cast<std::ptrdiff_t>(size));
+    write_file(directory_.file(name), begin, end);
+    for (auto it = begin; it != end; ++it) {
+      weight_map[it->first] = name;
+    }
+    begin = end;
+  }
+  directory_.write("model.safetensors.index.json",
+                   boost::json::serialize(boost::json::object{{"weight_map", weight_map}}));
 }
 
 Result<Checkpoint> CheckpointEditor::open() {

@@ -1,0 +1,46 @@
+#include "examine/inspect.h"
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "apps/commands.h"
+#include "quantize/write.h"
+
+namespace nibble::apps {
+
+namespace {
+
+struct InspectFlags {
+  examine::InspectOptions options;
+  bool json = false;
+  bool no_scan = false;
+};
+
+int run_inspect(const InspectFlags& flags) {
+  examine::InspectOptions options = flags.options;
+  options.scan_scales = !flags.no_scan;
+  const auto inspection = examine::inspect(options);
+  if (!inspection) {
+    return report_error(inspection.error());
+  }
+  fmt::print("{}",
+             flags.json ? quantize::pretty_json(examine::to_json(*inspection))
+                        : examine::to_text(*inspection));
+  return inspection->servable() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "inspect", "what is in a checkpoint and all that is wrong with it; exit code 0: servable");
+  auto flags = std::make_shared<InspectFlags>();  // shared: the action outlives this function
+  command->add_option("directory", flags->options.directory, "directory of the model")->required();
+  command->add_flag("--json", flags->json, "print everything as JSON");
+  command->add_flag("--no-scan", flags->no_scan, "read headers only, not the block scales");
+  command->callback([flags, &action] { action = [flags] { return run_inspect(*flags); }; });
+}
+
+}  // namespace nibble::apps

@@ -1,0 +1,203 @@
+#include "examine/inspect.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "base/cpu_info.h"
+#include "base/number_formats.h"
+#include "examine/expected_tensors.h"
+#include "ops/gemm.h"
+#include "quant/quant_mode.h"
+
+namespace nibble::examine {
+
+using checkpoint::Checkpoint;
+using checkpoint::LinearInfo;
+using checkpoint::Problem;
+
+namespace {
+
+constexpr uint8_t kSmallestCode = 1;
+constexpr uint8_t kLargestCode = 0x7E;
+constexpr uint8_t kNanMagnitude = 0x7F;
+constexpr uint8_t kSignBit = 0x80;
+
+QuantMode default_mode(const LinearInfo& info) {
+  switch (info.format) {
+    case LinearInfo::Format::Nvfp4:
+      return kW4A16;
+    case LinearInfo::Format::Fp8:
+      return kFp8;
+    case LinearInfo::Format::Bf16:
+      return kBf16;
+  }
+  return kBf16;
+}
+
+std::string kernel_of(const LinearInfo& info) {
+  GemmDesc desc;
+  desc.isa = static_cast<int>(detect_cpu_isa());
+  desc.mode = default_mode(info);
+  desc.n = info.n;
+  desc.k = info.k;
+  desc.part_rows[0] = info.n;
+  desc.pre_quant_scale = !info.pre_quant_scale.empty();
+  desc.static_input_scale = !info.input_scale.empty();
+  const auto backend = select_gemm(desc, "auto");
+  return backend ? std::string((*backend)->name) : "none: " + backend.error().message;
+}
+
+// Block scales as stored; reading the whole linear tells whether odd ones are harmless.
+void scan(const Checkpoint& checkpoint, InspectedLinear& linear, std::vector<Problem>& problems) {
+  const checkpoint::TensorInfo* info = checkpoint.find(linear.info.weight_scale);
+  std::vector<std::byte> codes(info->size_bytes);
+  auto read = checkpoint.read(linear.info.weight_scale, codes);
+  if (!read) {
+    problems.push_back({Problem::Severity::Error, std::move(read).error()});
+    return;
+  }
+  linear.scales = scale_statistics(codes);
+  if (linear.scales.nan + linear.scales.negative == 0) {
+    return;
+  }
+  if (auto data = checkpoint.read_linear(linear.info); !data) {
+    problems.push_back({Problem::Severity::Error, std::move(data).error()});
+  } else {
+    problems.push_back({Problem::Severity::Warning,
+                        {ErrorCode::InvalidArgument,
+                         std::to_string(linear.scales.nan + linear.scales.negative) +
+                             " block scales are NaN or -0 over blocks of zeros; they are read as 0",
+                         linear.info.weight_scale}});
+  }
+}
+
+void add_to_patterns(const InspectedLinear& linear,
+                     std::map<std::string, LinearPattern>& patterns) {
+  LinearPattern& row = patterns[name_pattern_of(linear.info.module)];
+  const LinearInfo& info = linear.info;
+  if (row.count == 0) {
+    row.pattern = name_pattern_of(info.module);
+    row.example = linear;
+    row.min_global_scale = info.global_scale;
+    row.max_global_scale = info.global_scale;
+  }
+  const LinearInfo& first = row.example.info;
+  row.uniform = row.uniform && first.format == info.format && first.stored == info.stored &&
+                first.n == info.n && first.k == info.k && first.group_size == info.group_size;
+  ++row.count;
+  row.size_bytes += info.size_bytes;
+  row.min_global_scale = std::min(row.min_global_scale, info.global_scale);
+  row.max_global_scale = std::max(row.max_global_scale, info.global_scale);
+  row.with_input_scale += info.input_scale.empty() ? 0 : 1;
+  row.scales.add(linear.scales);
+}
+
+}  // namespace
+
+void ScaleStatistics::add(const ScaleStatistics& other) {
+  const bool had_positive = max > 0;
+  blocks += other.blocks;
+  zero += other.zero;
+  smallest += other.smallest;
+  largest += other.largest;
+  nan += other.nan;
+  negative += other.negative;
+  if (other.max > 0) {
+    min = had_positive ? std::min(min, other.min) : other.min;
+    max = std::max(max, other.max);
+  }
+}
+
+ScaleStatistics scale_statistics(std::span<const std::byte> e4m3_codes) {
+  ScaleStatistics statistics;
+  uint8_t low = kLargestCode;
+  uint8_t high = 0;
+  for (std::byte byte : e4m3_codes) {
+    const auto code = static_cast<uint8_t>(byte);
+    ++statistics.blocks;
+    if ((code & kNanMagnitude) == kNanMagnitude) {
+      ++statistics.nan;
+    } else if ((code & kSignBit) != 0) {
+      ++statistics.negative;
+    } else if (code == 0) {
+      ++statistics.zero;
+    } else {
+      low = std::min(low, code);
+      high = std::max(high, code);
+      statistics.smallest += code == kSmallestCode ? 1 : 0;
+      statistics.largest += code == kLargestCode ? 1 : 0;
+    }
+  }
+  if (high > 0) {
+    statistics.min = e4m3_to_float(low);
+    statistics.max = e4m3_to_float(high);
+  }
+  return statistics;
+}
+
+bool Inspection::servable() const {
+  return std::none_of(problems.begin(), problems.end(), [](const Problem& problem) {
+    return problem.severity == Problem::Severity::Error;
+  });
+}
+
+std::string name_pattern_of(const std::string& module) {
+  std::string pattern;
+  for (size_t begin = 0; begin <= module.size();) {
+    const size_t end = std::min(module.find('.', begin), module.size());
+    const std::string segment = module.substr(begin, end - begin);
+    const bool number =
+        !segment.empty() && segment.find_first_not_of("0123456789") == std::string::npos;
+    pattern += (begin == 0 ? "" : ".") + (number ? std::string("*") : segment);
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+Result<Inspection> inspect(const InspectOptions& options) {
+  const Checkpoint checkpoint = TRY(Checkpoint::open(options.directory));
+  Inspection result;
+  result.directory = options.directory;
+  result.config = checkpoint.config();
+  result.quant = checkpoint.quant();
+  result.problems = checkpoint.problems();
+  for (const std::string& name : checkpoint.tensor_names()) {
+    ++result.num_tensors;
+    result.total_bytes += checkpoint.find(name)->size_bytes;
+  }
+  std::map<std::string, std::string> kernels;  // by pattern and form: asking is not free
+  std::map<std::string, LinearPattern> patterns;
+  for (const LinearInfo& info : checkpoint.linears()) {
+    InspectedLinear linear;
+    linear.info = info;
+    linear.mode = to_string(default_mode(info));
+    const std::string key = linear.mode + " " + std::to_string(info.n) + " " +
+                            std::to_string(info.k) + (info.pre_quant_scale.empty() ? "" : " awq");
+    auto [kernel, is_new] = kernels.try_emplace(key);
+    if (is_new) {
+      kernel->second = kernel_of(info);
+    }
+    linear.kernel = kernel->second;
+    if (options.scan_scales && info.format == LinearInfo::Format::Nvfp4) {
+      scan(checkpoint, linear, result.problems);
+    }
+    result.linear_bytes += info.size_bytes;
+    result.linear_weights += info.n * info.k;
+    add_to_patterns(linear, patterns);
+    result.linears.push_back(std::move(linear));
+  }
+  for (auto& [name, row] : patterns) {
+    result.patterns.push_back(std::move(row));
+  }
+  for (Error& error : missing_tensors(checkpoint)) {
+    result.problems.push_back({Problem::Severity::Error, std::move(error)});
+  }
+  std::stable_sort(result.problems.begin(),
+                   result.problems.end(),
+                   [](const Problem& a, const Problem& b) { return a.severity > b.severity; });
+  return result;
+}
+
+}  // namespace nibble::examine

@@ -1,0 +1,40 @@
+// Encoding one linear with its statistics, rows spread over a thread pool. The result does not
+// depend on the number of threads.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "quant/nvfp4.h"
+#include "quantize/report.h"
+
+namespace nibble::quantize {
+
+// A source weight on the host in the format of the file, read as f32 row by row.
+class SourceWeight {
+ public:
+  static Result<SourceWeight> read(const checkpoint::Checkpoint& source,
+                                   const checkpoint::LinearInfo& info);
+  const checkpoint::LinearInfo& info() const { return info_; }
+  void row(int64_t index, std::span<float> out) const;  // out: [k]
+
+ private:
+  checkpoint::LinearInfo info_;
+  DType dtype_ = DType::BF16;
+  std::vector<std::byte> bytes_;
+};
+
+// Largest magnitude; an error that names the tensor and the place of the first value that is not
+// finite.
+Result<float> weight_amax(const SourceWeight& weight, ThreadPool& pool);
+
+struct Encoded {
+  quant::Nvfp4Matrix matrix;
+  TensorReport report;
+};
+Encoded encode_weight(const SourceWeight& weight, float amax, float global_scale, ThreadPool& pool);
+
+}  // namespace nibble::quantize

@@ -1,0 +1,39 @@
+// What the quantizer will write, decided from headers alone: which linears are encoded together,
+// which tensors are copied, and into which shard each goes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "quantize/recipe.h"
+
+namespace nibble::quantize {
+
+// One step of the work: a group of linears with one global scale, or one tensor that stays.
+struct Unit {
+  std::vector<checkpoint::LinearInfo> linears;  // empty: copy `tensor`
+  std::string tensor;
+  std::optional<checkpoint::LinearInfo> convert;  // `tensor` is 8-bit at the source: write bf16
+  std::vector<checkpoint::SafetensorsWriter::Entry> entries;  // what it writes, in order
+  uint64_t source_bytes = 0;
+  uint64_t output_bytes = 0;
+};
+
+struct Plan {
+  std::vector<std::vector<Unit>> shards;
+  std::vector<std::pair<std::string, std::string>> kept;  // linear that stays, reason
+  uint64_t source_bytes = 0;
+  uint64_t output_bytes = 0;
+  int64_t num_quantized = 0;
+};
+
+// Fails when nothing would be quantized or the source is quantized to 4 bits already.
+Result<Plan> make_plan(const checkpoint::Checkpoint& source,
+                       const Recipe& recipe,
+                       uint64_t max_shard_bytes);
+
+}  // namespace nibble::quantize

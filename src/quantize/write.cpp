@@ -1,0 +1,149 @@
+#include "quantize/write.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "base/version.h"
+
+namespace nibble::quantize {
+
+namespace json = boost::json;
+
+namespace {
+
+// Weight-only: no activation statistics were taken, so no input scales are stored.
+constexpr std::string_view kAlgorithm = "W4A16_NVFP4";
+
+json::array name_array(const std::vector<std::string>& names) {
+  json::array array;
+  for (const std::string& name : names) {
+    array.emplace_back(name);
+  }
+  return array;
+}
+
+json::object producer() { return {{"name", "nibble"}, {"version", kVersion}}; }
+
+void print(const json::value& value, int depth, std::string& out) {
+  const auto line = [&](int level) {
+    out += "\n" + std::string(static_cast<size_t>(level) * 2, ' ');
+  };
+  const bool empty_object = value.is_object() && value.get_object().empty();
+  const bool empty_array = value.is_array() && value.get_array().empty();
+  if (value.is_object() && !empty_object) {
+    out += '{';
+    bool first = true;
+    for (const auto& member : value.get_object()) {
+      out += first ? "" : ",";
+      first = false;
+      line(depth + 1);
+      out += json::serialize(json::string(member.key())) + ": ";
+      print(member.value(), depth + 1, out);
+    }
+    line(depth);
+    out += '}';
+  } else if (value.is_array() && !empty_array) {
+    out += '[';
+    bool first = true;
+    for (const json::value& element : value.get_array()) {
+      out += first ? "" : ",";
+      first = false;
+      line(depth + 1);
+      print(element, depth + 1, out);
+    }
+    line(depth);
+    out += ']';
+  } else if (value.is_double()) {
+    std::string text = format_number(value.get_double());
+    // Readers that tell integers from floats must see a float again.
+    out += text.find_first_of(".eIN") == std::string::npos ? text + ".0" : text;
+  } else {
+    out += json::serialize(value);
+  }
+}
+
+bool is_side_file(const std::string& name) {
+  constexpr std::array<std::string_view, 5> kNever = {"config.json",
+                                                      "hf_quant_config.json",
+                                                      "quantize_report.json",
+                                                      "golden.json",
+                                                      ".gitattributes"};
+  if (std::find(kNever.begin(), kNever.end(), name) != kNever.end() ||
+      name.ends_with(".index.json") || name.starts_with('.')) {
+    return false;
+  }
+  constexpr std::array<std::string_view, 6> kEndings = {
+      ".json", ".jinja", ".txt", ".model", ".tiktoken", ".py"};
+  return name.starts_with("LICENSE") || name.starts_with("NOTICE") ||
+         std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) {
+           return name.ends_with(ending);
+         });
+}
+
+}  // namespace
+
+json::object hf_quant_config(const std::vector<std::string>& excluded) {
+  return {{"producer", producer()},
+          {"quantization",
+           json::object{{"quant_algo", kAlgorithm},
+                        {"kv_cache_quant_algo", nullptr},
+                        {"group_size", 16},
+                        {"exclude_modules", name_array(excluded)}}}};
+}
+
+json::object config_with_quantization(const json::object& source_config,
+                                      const std::vector<std::string>& excluded) {
+  json::object config = source_config;
+  const json::object weights{
+      {"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+  const json::object group{{"weights", weights}, {"targets", json::array{"Linear"}}};
+  config["quantization_config"] = json::object{{"config_groups", json::object{{"group_0", group}}},
+                                               {"ignore", name_array(excluded)},
+                                               {"quant_algo", kAlgorithm},
+                                               {"producer", producer()},
+                                               {"quant_method", "modelopt"}};
+  return config;
+}
+
+std::string shard_name(size_t index, size_t count) {
+  return count == 1 ? "model.safetensors"
+                    : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+json::object shard_index(const std::map<std::string, std::string>& weight_map,
+                         uint64_t total_bytes) {
+  json::object map;
+  for (const auto& [tensor, file] : weight_map) {
+    map[tensor] = file;
+  }
+  return {{"metadata", json::object{{"total_size", total_bytes}}}, {"weight_map", std::move(map)}};
+}
+
+std::string pretty_json(const json::value& value) {
+  std::string text;
+  print(value, 0, text);
+  return text + "\n";
+}
+
+std::vector<std::string> copy_side_files(const std::string& source,
+                                         const std::string& destination) {
+  std::vector<std::string> copied;
+  for (const auto& entry : std::filesystem::directory_iterator(source)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && is_side_file(name)) {
+      std::filesystem::copy_file(entry.path(),
+                                 std::filesystem::path(destination) / name,
+                                 std::filesystem::copy_options::overwrite_existing);
+      copied.push_back(name);
+    }
+  }
+  std::sort(copied.begin(), copied.end());
+  return copied;
+}
+
+}  // namespace nibble::quantize

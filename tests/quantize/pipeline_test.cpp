@@ -1,0 +1,174 @@
+#include "quantize/pipeline.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/checkpoint_editor.h"
+#include "support/data_dir.h"
+
+namespace nibble::quantize {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::CheckpointEditor;
+using ::testing::HasSubstr;
+
+Result<QuantizeReport> run(const std::string& source,
+                           const std::string& destination,
+                           uint64_t max_shard_bytes = 4'000'000'000) {
+  return quantize({.source = source,
+                   .destination = destination,
+                   .exclude = {},
+                   .max_shard_bytes = max_shard_bytes,
+                   .num_threads = 2,
+                   .show_progress = false});
+}
+
+std::vector<std::byte> bytes_of(const Checkpoint& checkpoint, const std::string& name) {
+  std::vector<std::byte> bytes(checkpoint.find(name)->size_bytes);
+  EXPECT_TRUE(checkpoint.read(name, bytes).has_value()) << name;
+  return bytes;
+}
+
+// Every tensor of `expected` but activation scales, bit for bit.
+void expect_same_tensors(const Checkpoint& actual, const Checkpoint& expected) {
+  for (const std::string& name : expected.tensor_names()) {
+    if (name.ends_with(".input_scale")) {
+      continue;
+    }
+    ASSERT_NE(actual.find(name), nullptr) << name;
+    EXPECT_EQ(actual.find(name)->dtype, expected.find(name)->dtype) << name;
+    EXPECT_EQ(actual.find(name)->shape, expected.find(name)->shape) << name;
+    EXPECT_TRUE(bytes_of(actual, name) == bytes_of(expected, name)) << name;
+  }
+}
+
+struct Pair {
+  const char* source;
+  const char* expected;
+};
+
+TEST(Quantize, WritesTheBitsThatTheVendorsExporterWrites) {
+  const Pair pairs[] = {{"vendor/llama-base", "vendor/llama-modelopt-nvfp4"},
+                        {"llama", "llama-nvfp4"},
+                        {"vendor/qwen3-base", "vendor/qwen3-modelopt-nvfp4"},
+                        {"vendor/qwen3_moe-base", "vendor/qwen3_moe-modelopt-nvfp4"},
+                        {"vendor/mixtral-base", "vendor/mixtral-modelopt-nvfp4"}};
+  for (const Pair& pair : pairs) {
+    const auto source = test::any_golden_path(pair.source);
+    const auto vendor = test::any_golden_path(pair.expected);
+    if (!source || !vendor) {
+      continue;  // only the full sets have it
+    }
+    const test::TempDir dir;
+    const auto report = run(*source, dir.path());
+    ASSERT_TRUE(report.has_value()) << report.error().text();
+    const auto result = Checkpoint::open(dir.path());
+    const auto expected = Checkpoint::open(*vendor);
+    ASSERT_TRUE(result->require_servable().has_value());
+    expect_same_tensors(*result, *expected);
+    EXPECT_LT(report->mean_relative_error(), 0.11);
+    EXPECT_GT(report->mean_relative_error(), 0.08);
+  }
+}
+
+TEST(Quantize, ShardsOfTheOutputHoldTheSameTensors) {
+  const test::TempDir whole;
+  const test::TempDir sharded;
+  const std::string source = *test::any_golden_path("vendor/llama-base");
+  ASSERT_TRUE(run(source, whole.path()).has_value());
+  const auto report = run(source, sharded.path(), 100'000);
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  EXPECT_GT(report->num_shards, 2);
+  EXPECT_TRUE(std::filesystem::exists(sharded.file("model.safetensors.index.json")));
+  EXPECT_FALSE(std::filesystem::exists(sharded.file("model.safetensors")));
+  const auto a = Checkpoint::open(whole.path());
+  const auto b = Checkpoint::open(sharded.path());
+  ASSERT_TRUE(b.has_value()) << b.error().text();
+  EXPECT_EQ(b->problems().size(), 0u);
+  EXPECT_EQ(a->tensor_names(), b->tensor_names());
+  expect_same_tensors(*b, *a);
+}
+
+TEST(Quantize, AShardedSourceGivesTheSameBits) {
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  editor.write_shards(3);
+  const test::TempDir from_shards;
+  const test::TempDir from_file;
+  const auto report = run(editor.directory().path(), from_shards.path());
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  ASSERT_TRUE(run(*test::any_golden_path("vendor/llama-base"), from_file.path()).has_value());
+  EXPECT_TRUE(from_shards.read("model.safetensors") == from_file.read("model.safetensors"));
+}
+
+TEST(Quantize, AnAllZeroTensorStaysFinite) {
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  auto& weight = editor.tensor("model.layers.0.mlp.down_proj.weight");
+  std::fill(weight.bytes.begin(), weight.bytes.end(), std::byte{0});
+  editor.write();
+  const test::TempDir dir;
+  ASSERT_TRUE(run(editor.directory().path(), dir.path()).has_value());
+  const auto result = Checkpoint::open(dir.path());
+  ASSERT_TRUE(result->require_servable().has_value());
+  const auto info = result->linear("model.layers.0.mlp.down_proj", 128, 256, "x");
+  EXPECT_EQ(info->global_scale, 1.0f);
+  const auto values = result->read_weight(*info);
+  ASSERT_TRUE(values.has_value());
+  for (float value : *values) {
+    ASSERT_EQ(value, 0.0f);
+  }
+}
+
+TEST(Quantize, LeavesNothingThatLooksLikeACheckpointWhenItFails) {
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  const uint16_t nan = 0x7FC0;
+  std::memcpy(editor.tensor("model.layers.1.mlp.up_proj.weight").bytes.data(), &nan, sizeof nan);
+  editor.write();
+  const test::TempDir dir;
+  const auto report = run(editor.directory().path(), dir.path());
+  ASSERT_FALSE(report.has_value());
+  EXPECT_THAT(report.error().text(), HasSubstr("model.layers.1.mlp.up_proj.weight"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(Quantize, RefusesToOverwriteACheckpointAndToReadABrokenOne) {
+  const test::TempDir dir;
+  dir.write("config.json", "{}");
+  EXPECT_THAT(run(*test::any_golden_path("vendor/llama-base"), dir.path()).error().text(),
+              HasSubstr("there is a config.json already"));
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  editor.config()["hidden_size"] = 0;
+  editor.write();
+  const test::TempDir other;
+  EXPECT_THAT(run(editor.directory().path(), other.path()).error().text(),
+              HasSubstr("config.json.hidden_size"));
+}
+
+TEST(Quantize, TakesFp8Sources) {
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  auto& weight = editor.tensor("model.layers.0.mlp.up_proj.weight");
+  weight.dtype = DType::E4M3;
+  weight.bytes.assign(256 * 128, std::byte{0x38});  // 1.0
+  weight.bytes[7] = std::byte{0x40};                // 2.0
+  editor.set_f32("model.layers.0.mlp.up_proj.weight_scale", 0.25f);
+  editor.config()["quantization_config"] = {
+      {"quant_method", "modelopt"},
+      {"quant_algo", "MIXED_PRECISION"},
+      {"quantized_layers", {{"model.layers.0.mlp.up_proj", {{"quant_algo", "FP8"}}}}}};
+  editor.write();
+  const test::TempDir dir;
+  const auto report = run(editor.directory().path(), dir.path());
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  const auto result = Checkpoint::open(dir.path());
+  ASSERT_TRUE(result->require_servable().has_value());
+  const auto values =
+      *result->read_weight(*result->linear("model.layers.0.mlp.up_proj", 256, 128, "x"));
+  EXPECT_NEAR(values[0], 0.25f, 0.03f);
+  EXPECT_NEAR(values[7], 0.5f, 0.06f);
+}
+
+}  // namespace
+}  // namespace nibble::quantize
