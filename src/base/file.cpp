@@ -40,7 +40,8 @@ class Descriptor {
 }  // namespace
 
 Result<ReadFile> ReadFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a named pipe would wait for its writer; regular files do not know it.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     const int error_number = errno;
     return fail(

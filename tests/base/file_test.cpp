@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace nibble {
@@ -52,6 +53,11 @@ TEST_F(FileTest, RefusesMissingFilesDirectoriesAndOversizedText) {
   EXPECT_FALSE(file_exists("/tmp"));
   EXPECT_TRUE(directory_exists("/tmp"));
   EXPECT_FALSE(directory_exists(path_));
+}
+
+TEST_F(FileTest, RefusesAPipeInsteadOfWaitingForItsWriter) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(ReadFile::open(path_).error().message, "not a regular file");
 }
 
 TEST_F(FileTest, AFailedWriteThrowsAndLeavesNothing) {
