@@ -199,6 +199,9 @@ Result<float> Checkpoint::read_scalar(const std::string& name) const {
   if (info == nullptr) {
     return fail(ErrorCode::NotFound, "missing", name);
   }
+  if (num_elements(info->shape) != 1) {
+    return invalid("expected one number, found " + to_string(info->shape), name);
+  }
   std::vector<std::byte> bytes = TRY(read_bytes(name));
   bytes = TRY(convert_floats(bytes, info->dtype, DType::F32, name));
   return load_floats(bytes).front();
@@ -370,8 +373,17 @@ Result<LinearInfo> Checkpoint::linear(std::string_view module,
       expected_from.empty() ? std::string() : " (from " + std::string(expected_from) + ")";
   const std::string shape = to_string(Shape{n, k}) + origin;
   if (found == linears_.end() || found->module != module) {
-    return tl::unexpected<Error>(
-        missing(std::string(module) + ".weight", "a linear of shape " + shape));
+    const std::string weight = std::string(module) + ".weight";
+    const std::string expected = "a linear of shape " + shape;
+    if (const TensorInfo* stored = find(weight)) {
+      return stored->unusable.empty()
+                 ? invalid("expected " + expected + ", found " +
+                               std::string(to_string(stored->dtype)) + " " +
+                               to_string(stored->shape),
+                           weight)
+                 : unsupported(stored->unusable + "; expected " + expected, weight);
+    }
+    return tl::unexpected<Error>(missing(weight, expected));
   }
   if (found->n != n || found->k != k) {
     const TensorInfo* weight = find(found->weight);

@@ -87,6 +87,14 @@ Result<double> find_positive(const JsonObject& object, std::string_view key, dou
   return positive(*value, object.path_of(key));
 }
 
+Result<std::optional<double>> find_finite(const JsonObject& object, std::string_view key) {
+  const auto value = TRY(object.find_double(key));
+  if (value && !std::isfinite(*value)) {
+    return invalid("expected a finite number, found " + format_number(*value), object.path_of(key));
+  }
+  return value;
+}
+
 Result<RopeConfig::Type> rope_type(const JsonObject& scaling) {
   // "rope_type" is the newer spelling; both may be present and equal.
   const std::string_view key = scaling.has("rope_type") ? "rope_type" : "type";
@@ -132,9 +140,9 @@ Result<RopeConfig> parse_rope(const Keys& keys, int64_t max_position_embeddings)
     rope.beta_fast = TRY(find_positive(scaling, "beta_fast", rope.beta_fast));
     rope.beta_slow = TRY(find_positive(scaling, "beta_slow", rope.beta_slow));
     rope.truncate = TRY(scaling.find_bool("truncate")).value_or(true);
-    rope.attention_factor = TRY(scaling.find_double("attention_factor"));
-    rope.mscale = TRY(scaling.find_double("mscale")).value_or(0.0);
-    rope.mscale_all_dim = TRY(scaling.find_double("mscale_all_dim")).value_or(0.0);
+    rope.attention_factor = TRY(find_finite(scaling, "attention_factor"));
+    rope.mscale = TRY(find_finite(scaling, "mscale")).value_or(0.0);
+    rope.mscale_all_dim = TRY(find_finite(scaling, "mscale_all_dim")).value_or(0.0);
     if (rope.type == RopeConfig::Type::Llama3 && rope.low_freq_factor == rope.high_freq_factor) {
       return invalid("must differ from low_freq_factor", scaling.path_of("high_freq_factor"));
     }

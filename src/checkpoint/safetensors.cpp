@@ -98,11 +98,13 @@ Result<std::vector<int64_t>> int_array(const JsonObject& entry, std::string_view
   return TRY(entry.find_int_list(key)).value_or(std::vector<int64_t>{});
 }
 
-// Number of elements, or an error for negative sizes and absurd products.
+// Number of elements, or an error for negative sizes, absurd products and, where a zero hides the
+// product, absurd sizes.
 Result<uint64_t> checked_elements(const std::vector<int64_t>& dims, const std::string& where) {
   uint64_t count = 1;
   for (int64_t dim : dims) {
-    if (dim < 0 || (dim != 0 && count > kMaxElements / static_cast<uint64_t>(dim))) {
+    if (dim < 0 || static_cast<uint64_t>(dim) > kMaxElements ||
+        (dim != 0 && count > kMaxElements / static_cast<uint64_t>(dim))) {
       return invalid("shape " + dims_text(dims) + " is out of range", where);
     }
     count *= static_cast<uint64_t>(dim);

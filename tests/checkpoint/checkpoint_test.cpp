@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "base/number_formats.h"
 #include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
@@ -147,6 +148,28 @@ TEST(Checkpoint, SaysWhichShapeAndTypeItExpected) {
       HasSubstr("expected bf16 [64] (from hidden_size), found bf16 [128]"));
   EXPECT_THAT(checkpoint->read_as(kDown + ".weight", DType::BF16, {128, 256}, "x").error().text(),
               HasSubstr("found u8 [128, 128]"));
+}
+
+TEST(Checkpoint, AWeightThatIsThereButNotAMatrixIsNotCalledMissing) {
+  auto flat = golden("llama");
+  flat.tensor(kDown + ".weight").shape = {128 * 256};
+  EXPECT_THAT(flat.open()->linear(kDown, 128, 256, "hidden_size").error().text(),
+              HasSubstr(kDown + ".weight: expected a linear of shape [128, 256] (from "
+                                "hidden_size), found bf16 [32768]"));
+
+  auto wide = golden("llama");
+  wide.write();
+  const std::string path = wide.directory().file("model.safetensors");
+  std::string bytes = read_text_file(path, size_t{1} << 24).value();
+  const size_t entry = bytes.find('"' + kDown + ".weight\"");
+  const size_t dtype = bytes.find("\"BF16\"", entry);
+  bytes.replace(dtype, 6, "\"XX16\"");
+  write_file_atomically(path, bytes);
+  const auto checkpoint = Checkpoint::open(wide.directory().path());
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().text();
+  EXPECT_THAT(checkpoint->linear(kDown, 128, 256, "x").error().text(),
+              HasSubstr(kDown + ".weight: stored as XX16, which nothing here reads; expected a "
+                                "linear of shape [128, 256]"));
 }
 
 TEST(Checkpoint, FindsAllProblemsInOnePass) {

@@ -37,6 +37,26 @@ TEST(LinearData, RefusesNanAndNegativeBlockScalesUnlessTheBlockIsZero) {
   }
 }
 
+TEST(LinearData, IgnoresAnActivationScaleOfAnFp8WeightThatIsNotOneNumber) {
+  auto editor = golden("llama");
+  editor.tensor(kDown + ".weight") = {DType::E4M3, {128, 256}, std::vector<std::byte>(128 * 256)};
+  editor.set_f32(kDown + ".weight_scale", 0.5f);
+  const Shape shapes[] = {{1}, {0}, {2}};
+  for (const Shape& shape : shapes) {
+    const auto bytes = static_cast<size_t>(4 * num_elements(shape));
+    editor.tensors()[kDown + ".input_scale"] = {
+        DType::F32, shape, std::vector<std::byte>(bytes, std::byte{0x3F})};
+    const auto checkpoint = editor.open();
+    ASSERT_TRUE(checkpoint.has_value());
+    EXPECT_EQ(problem_texts(*checkpoint, Problem::Severity::Error), "");
+    const auto info = checkpoint->linear(kDown, 128, 256, "x");
+    ASSERT_TRUE(info.has_value()) << info.error().text();
+    const auto data = checkpoint->read_linear(*info);
+    ASSERT_TRUE(data.has_value());
+    EXPECT_EQ(data->input_scale.has_value(), num_elements(shape) == 1) << to_string(shape);
+  }
+}
+
 TEST(LinearData, RepeatsTheScalesOfGroupSize32) {
   const auto checkpoint =
       Checkpoint::open(*test::any_golden_path("vendor/llama-modelopt-mlp-weight-only"));

@@ -128,6 +128,9 @@ TEST(ModelConfig, RefusesWrongValuesAndNamesTheKey) {
               HasSubstr("config.json.rope_scaling.rope_type: 'longrope' is not supported"));
   EXPECT_THAT(error_with("rope_scaling", json::parse(R"({"rope_type":"linear"})")),
               HasSubstr("config.json.rope_scaling.factor: required but missing"));
+  EXPECT_THAT(error_with("rope_scaling", json::parse(R"({"rope_type":"yarn","factor":4,
+                                         "attention_factor":{"__float__":"NaN"}})")),
+              HasSubstr("rope_scaling.attention_factor: expected a finite number, found NaN"));
   EXPECT_THAT(error_with("intermediate_size", nullptr), HasSubstr("intermediate_size: missing"));
 }
 

@@ -43,6 +43,12 @@ TEST(Safetensors, NamesTheTensorWhoseEntryIsWrong) {
                        R"("data_offsets":[0,0]}})",
                        0),
               HasSubstr("out of range"));
+  // A zero beside it must not hide a size whose double no longer fits.
+  EXPECT_THAT(error_of(R"({"a":{"dtype":"U8","shape":[0,9223372036854775807],)"
+                       R"("data_offsets":[0,0]}})",
+                       0),
+              HasSubstr("out of range"));
+  EXPECT_EQ(error_of(R"({"a":{"dtype":"U8","shape":[0,16],"data_offsets":[0,0]}})", 0), "accepted");
   EXPECT_THAT(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8),
               HasSubstr("data_offsets must be two increasing"));
   EXPECT_THAT(error_of(R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8),
