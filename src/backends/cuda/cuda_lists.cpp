@@ -1,0 +1,33 @@
+// What a build with CUDA adds to the lists of ops/ and tensor/, in order of preference.
+#include <array>
+#include <span>
+
+#include "ops/attention.h"
+#include "ops/gemm.h"
+#include "ops/kernels.h"
+#include "tensor/device_api.h"
+
+namespace nibble {
+
+extern const DeviceApi kCudaDeviceApi;
+extern const GemmBackend kNvfp4W4a16Sm90;
+
+std::span<const DeviceApi* const> cuda_device_apis();
+std::span<const GemmBackend* const> cuda_gemm_backends();
+std::span<const AttentionBackend* const> cuda_attention_backends();
+std::span<const SmallOps* const> cuda_small_ops();
+
+std::span<const DeviceApi* const> cuda_device_apis() {
+  static constexpr std::array<const DeviceApi*, 1> kAll{&kCudaDeviceApi};
+  return kAll;
+}
+
+std::span<const GemmBackend* const> cuda_gemm_backends() {
+  static constexpr std::array<const GemmBackend*, 1> kAll{&kNvfp4W4a16Sm90};
+  return kAll;
+}
+
+std::span<const AttentionBackend* const> cuda_attention_backends() { return {}; }
+std::span<const SmallOps* const> cuda_small_ops() { return {}; }
+
+}  // namespace nibble

@@ -1,0 +1,745 @@
+#pragma once
+// nvfp4_w4a16_sm90: the device side.
+//
+// Contract. y = x W^T, tokens on the N side of the instruction, 128 features a block (two
+// warpgroups of 64), kTokens tokens a tile. x through a tensor map (boxes of 64 columns, 128-byte
+// swizzle, zero fill past the edges), weights as whole records (nvfp4_layout.h). Any m, n; k a
+// multiple of 8 elements.
+//
+// Plan. Warp 8 brings records (bulk copies), warp 9 boxes of x, into a ring of kStages stages of
+// kBlocks K64 blocks. Warps 0..7 decode 16 rows each in registers and multiply: mma.sync for 8
+// tokens, wgmma with A from registers above. Weights do not depend on the previous kernel, so the
+// ring is filled with them before griddepcontrol.wait; only x waits.
+//
+// K is cut where nvfp4_w4a16_cuts.h says, for every number of tokens. A piece has one accumulator;
+// the pieces of a tile are added in order. Two ways through the work, same additions:
+// - shared tiles: block b takes units [b U, (b + 1) U) of the cuts. What it has of a tile that it
+// does not
+//   own alone goes to the workspace as fp32: pieces singly, or summed where they are the tile's
+//   first ones; then the last block to arrive (small tiles) or all of them, a slice each (kSerial),
+//   add the parts.
+// - whole tiles (kSerial): a block takes all pieces of a tile in turn, a second set of registers
+// sums them.
+
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include "backends/cuda/device/nvfp4_decode.cuh"
+#include "backends/cuda/device/ptx.cuh"
+#include "backends/cuda/device/wgmma.cuh"
+#include "backends/cuda/nvfp4_layout.h"
+#include "backends/cuda/nvfp4_w4a16_cuts.h"
+
+namespace nibble::cuda {
+
+struct W4A16Params {
+  CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
+  const uint8_t* packed;
+  const float* row_multiplier;
+  void* y;
+  const __nv_bfloat16* bias;
+  const __nv_bfloat16* residual;
+  uint8_t* workspace;  // partial sums, slots of 512 * kTokens bytes
+  uint32_t* counters;  // [token_tiles, row_tiles], zero between kernels
+  int64_t ldy, ldr;
+  int m, n;
+  W4A16Cuts cuts;
+  int units_per_block;
+  int token_tiles;
+  int token_group;
+  bool whole_tiles;
+  bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
+  bool y_is_f32;
+  bool pairs_aligned;  // n, ldy and ldr even: two features are stored at once
+  uint64_t weight_policy;
+};
+
+template <int kTokens_,
+          int kStages_,
+          int kBlocks_,
+          int kMinBlocks_,
+          bool kSerial_,
+          int kConsumerRegisters_>
+struct W4A16Config {
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocks = kBlocks_;        // K64 blocks a stage
+  static constexpr int kMinBlocks = kMinBlocks_;  // thread blocks an SM
+  static constexpr bool kSerial = kSerial_;
+  static constexpr bool kWarpMma = kTokens == 8;
+  // K16 steps a group of products: a whole K64 block, or half of one where registers are short.
+  static constexpr int kSteps = kTokens == 32 || kTokens == 64 ? 2 : 4;
+  static constexpr int kConsumers = 256;
+  // Where the consumers need more registers than an even share, the producers are a whole warpgroup
+  // that hands its own over (setmaxnreg); elsewhere they are two warps.
+  static constexpr int kConsumerRegisters = kConsumerRegisters_;
+  static constexpr bool kReallocate = kConsumerRegisters > 0;
+  static constexpr int kThreads = kConsumers + (kReallocate ? 128 : 64);
+  static constexpr int kTokenBytes = kTokens * 128;  // of one K64 block
+  static constexpr int kTokenStage = kBlocks * kTokenBytes;
+  static constexpr int kWeightStage = kBlocks * kTileRecordBytes;
+  static constexpr int kWeightsAt = kStages * kTokenStage;
+  static constexpr int kBarriersAt = kWeightsAt + kStages * kWeightStage;
+  static constexpr int kFlagAt =
+      kBarriersAt + 2 * kStages * 8;  // one word: was this block the last?
+  static constexpr int kSharedBytes = kFlagAt + 16;
+  static constexpr int kAccumulators = kTokens / 2;  // of a thread
+  static constexpr int kChunks = kTokens / 8;        // of four accumulators, 8 tokens
+  // Chunks and parts that are loaded at a time when parts are added; bounded by registers.
+  static constexpr int kReduceWidth = kChunks < 4 ? kChunks : 4;
+  static constexpr int kReduceDepth = kTokens == 64 ? 1 : 8 / kReduceWidth;
+};
+
+/// A run of K64 blocks of one tile.
+struct W4A16Segment {
+  int row_tile;
+  int token_tile;
+  int begin, end;  // K64 blocks
+  bool last;       // of this block's shared tiles for this token tile
+};
+
+/// The segments of a thread block, in order; producers and consumers walk through the same ones.
+struct W4A16Walk {
+  int token_tile;
+  int position, stop;  // shared tiles: K64 blocks, all row tiles in a row
+  int index;           // whole tiles
+
+  __device__ __forceinline__ explicit W4A16Walk(const W4A16Params& p)
+      : token_tile(blockIdx.y), index(blockIdx.x) {
+    restart(p);
+  }
+  __device__ __forceinline__ void restart(const W4A16Params& p) {
+    const int unit = blockIdx.x * p.units_per_block;
+    position = p.cuts.unit_begin(unit);
+    stop = p.cuts.unit_begin(min(p.cuts.units, unit + p.units_per_block));
+  }
+  __device__ __forceinline__ bool next(const W4A16Params& p, W4A16Segment* s) {
+    if (p.whole_tiles) {
+      if (index >= p.cuts.row_tiles * p.token_tiles) {
+        return false;
+      }
+      // Token tiles of a group next to each other: concurrent blocks share weights and tokens in
+      // L2.
+      const int group_size = p.cuts.row_tiles * p.token_group;
+      const int group = index / group_size;
+      const int inside = index - group * group_size;
+      const int tokens = min(p.token_group, p.token_tiles - group * p.token_group);
+      s->row_tile = inside / tokens;
+      s->token_tile = group * p.token_group + inside - s->row_tile * tokens;
+      s->begin = 0;
+      s->end = p.cuts.k_blocks;
+      s->last = false;
+      index += gridDim.x;
+      return true;
+    }
+    if (position == stop) {
+      token_tile += gridDim.y;
+      if (token_tile >= p.token_tiles) {
+        return false;
+      }
+      restart(p);
+    }
+    s->row_tile = position / p.cuts.k_blocks;
+    s->token_tile = token_tile;
+    const int tile_begin = s->row_tile * p.cuts.k_blocks;
+    s->begin = position - tile_begin;
+    s->end = min(stop - tile_begin, p.cuts.k_blocks);
+    position = tile_begin + s->end;
+    s->last = position == stop;
+    return true;
+  }
+};
+
+/// Who contributes what to a shared tile. Part 0 is the sum of the pieces of the first block, the
+/// other parts are the pieces of the blocks after it.
+struct W4A16Sharing {
+  int first_block;
+  int blocks;
+  int parts;
+  int first_unit;  // of part 1
+
+  __device__ __forceinline__ W4A16Sharing(const W4A16Params& p, int row_tile) {
+    const int begin = row_tile * p.cuts.k_blocks;
+    const int last_unit = p.cuts.unit_of(begin + p.cuts.k_blocks - 1);
+    first_block = p.cuts.unit_of(begin) / p.units_per_block;
+    blocks = last_unit / p.units_per_block - first_block + 1;
+    first_unit = (first_block + 1) * p.units_per_block;
+    parts = 1 + max(0, last_unit + 1 - first_unit);
+  }
+  /// Workspace slot of a part: a unit's own, or the block's for its first pieces.
+  __device__ __forceinline__ int slot(const W4A16Params& p, int part) const {
+    return part == 0 ? p.cuts.units + first_block : first_unit + part - 1;
+  }
+};
+
+__device__ __forceinline__ float bf16_to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+/// Where a thread's four accumulators of an 8-token chunk go: two features of two tokens.
+struct W4A16Output {
+  int feature;  // first of two
+  float multiplier[2];
+  float bias[2];
+
+  __device__ __forceinline__ void load(const W4A16Params& p, int row) {
+    feature = row;
+    multiplier[0] = __ldg(p.row_multiplier + row);  // padded to whole tiles
+    multiplier[1] = __ldg(p.row_multiplier + row + 1);
+    bias[0] = p.bias != nullptr && row < p.n ? bf16_to_float(p.bias[row]) : 0.0f;
+    bias[1] = p.bias != nullptr && row + 1 < p.n ? bf16_to_float(p.bias[row + 1]) : 0.0f;
+  }
+
+  __device__ __forceinline__ void store_pair(const W4A16Params& p,
+                                             int token,
+                                             float v0,
+                                             float v1) const {
+    if (token >= p.m || feature >= p.n) {
+      return;
+    }
+    v0 = v0 * multiplier[0] + bias[0];
+    v1 = v1 * multiplier[1] + bias[1];
+    const int64_t at = token * p.ldy + feature;
+    if (p.pairs_aligned) {
+      if (p.residual != nullptr) {
+        const __nv_bfloat162 r =
+            *reinterpret_cast<const __nv_bfloat162*>(p.residual + token * p.ldr + feature);
+        v0 += bf16_to_float(r.x);
+        v1 += bf16_to_float(r.y);
+      }
+      if (p.y_is_f32) {
+        *reinterpret_cast<float2*>(static_cast<float*>(p.y) + at) = make_float2(v0, v1);
+      } else {
+        *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p.y) + at) =
+            __floats2bfloat162_rn(v0, v1);
+      }
+      return;
+    }
+    const int count = min(2, p.n - feature);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i < count) {
+        float v = i == 0 ? v0 : v1;
+        if (p.residual != nullptr) {
+          v += bf16_to_float(p.residual[token * p.ldr + feature + i]);
+        }
+        if (p.y_is_f32) {
+          static_cast<float*>(p.y)[at + i] = v;
+        } else {
+          static_cast<__nv_bfloat16*>(p.y)[at + i] = __float2bfloat16_rn(v);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(
+      const W4A16Params& p, int token, float a, float b, float c, float d) const {
+    store_pair(p, token, a, c);
+    store_pair(p, token + 1, b, d);
+  }
+};
+
+/// Position in the ring of stages.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// ---- partial sums of shared tiles
+// ---------------------------------------------------------------------- A part is 2 x kChunks x
+// 128 x 16 bytes: warpgroup, chunk of 8 tokens, thread, its four accumulators. The thread that adds
+// them up has the same place in its block as the one that wrote them.
+
+template <class Config>
+__device__ __forceinline__ uint8_t* part_address(const W4A16Params& p,
+                                                 int thread,
+                                                 int token_tile,
+                                                 int slot) {
+  const int64_t part = static_cast<int64_t>(token_tile) * (p.cuts.units + gridDim.x) + slot;
+  return p.workspace + (part * 2 + thread / 128) * (Config::kChunks * 2048) + (thread % 128) * 16;
+}
+
+template <class Config>
+__device__ __forceinline__ void export_part(
+    const W4A16Params& p, int thread, int token_tile, int slot, const float* v) {
+  uint8_t* to = part_address<Config>(p, thread, token_tile, slot);
+#pragma unroll
+  for (int j = 0; j < Config::kChunks; ++j) {
+    __stcg(reinterpret_cast<float4*>(to + j * 2048),
+           make_float4(v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]));
+  }
+}
+
+/// Row of the tile that a thread's accumulators begin with: features 2r and 2r + 1 of its
+/// warp's 16.
+__device__ __forceinline__ int first_row(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4 * 2;
+}
+
+/// Adds the parts of chunks first, first + step, ... of a tile in order and stores them.
+template <class Config>
+__device__ __forceinline__ void reduce_parts(const W4A16Params& p,
+                                             int thread,
+                                             int row_tile,
+                                             int token_tile,
+                                             const W4A16Sharing& sharing,
+                                             int first,
+                                             int step) {
+  constexpr int kWidth = Config::kReduceWidth;
+  constexpr int kDepth = Config::kReduceDepth;
+  W4A16Output output;
+  output.load(p, row_tile * kTileRows + first_row(thread));
+  const int token0 = token_tile * Config::kTokens + thread % 4 * 2;
+#pragma unroll 1
+  for (int j0 = first; j0 < Config::kChunks; j0 += kWidth * step) {
+    float4 sum[kWidth];
+    const uint8_t* from =
+        part_address<Config>(p, thread, token_tile, sharing.slot(p, 0)) + j0 * 2048;
+#pragma unroll
+    for (int w = 0; w < kWidth; ++w) {
+      if (j0 + w * step < Config::kChunks) {
+        sum[w] = __ldcg(reinterpret_cast<const float4*>(from + w * step * 2048));
+      }
+    }
+#pragma unroll 1
+    for (int i0 = 1; i0 < sharing.parts; i0 += kDepth) {
+      float4 part[kDepth][kWidth];
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        const uint8_t* at =
+            part_address<Config>(p, thread, token_tile, sharing.slot(p, i0 + d)) + j0 * 2048;
+#pragma unroll
+        for (int w = 0; w < kWidth; ++w) {
+          if (i0 + d < sharing.parts && j0 + w * step < Config::kChunks) {
+            part[d][w] = __ldcg(reinterpret_cast<const float4*>(at + w * step * 2048));
+          }
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        if (i0 + d < sharing.parts) {
+#pragma unroll
+          for (int w = 0; w < kWidth; ++w) {
+            sum[w].x += part[d][w].x;
+            sum[w].y += part[d][w].y;
+            sum[w].z += part[d][w].z;
+            sum[w].w += part[d][w].w;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < kWidth; ++w) {
+      if (j0 + w * step < Config::kChunks) {
+        output.store(p, token0 + 8 * (j0 + w * step), sum[w].x, sum[w].y, sum[w].z, sum[w].w);
+      }
+    }
+  }
+}
+
+/// For tiles of which every block adds a slice: waits until all parts are there, adds this block's
+/// slice, and leaves the counter at zero.
+template <class Config>
+__device__ __forceinline__ void reduce_slice(const W4A16Params& p,
+                                             int thread,
+                                             int row_tile,
+                                             int token_tile) {
+  const W4A16Sharing sharing(p, row_tile);
+  uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
+  if (thread == 0) {
+    while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks)) {
+    }
+  }
+  named_barrier_sync(1, Config::kConsumers);
+  reduce_parts<Config>(p,
+                       thread,
+                       row_tile,
+                       token_tile,
+                       sharing,
+                       static_cast<int>(blockIdx.x) - sharing.first_block,
+                       sharing.blocks);
+  named_barrier_sync(1, Config::kConsumers);
+  if (thread == 0 && add_acquire_release(counter, 1) == 2u * sharing.blocks - 1) {
+    *counter = 0;
+  }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4a16_sm90(
+    const __grid_constant__ W4A16Params p) {
+  constexpr int kStages = Config::kStages;
+  constexpr int kBlocks = Config::kBlocks;
+  constexpr int kTokens = Config::kTokens;
+
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t base = shared_address(shared);
+  const uint32_t full = base + Config::kBarriersAt;
+  const uint32_t empty = full + kStages * 8;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+
+  if (threadIdx.x == 0) {
+    if ((base & 1023) != 0) {
+      __trap();  // the swizzle and the descriptors assume it
+    }
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(full + i * 8, 2);   // the two producers
+      barrier_init(empty + i * 8, 8);  // the consumers' warps
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  allow_next_kernel();
+
+  if (warp >= 8) {
+    // ---- producers: warp 8 brings weights, warp 9 tokens
+    // -------------------------------------------
+    if constexpr (Config::kReallocate) {
+      give_registers<Config::kMinBlocks == 1 ? 40 : 32>();
+    }
+    RingPosition<kStages> ring;
+    W4A16Segment s;
+    if (warp == 8 && lane == 0) {
+      W4A16Walk walk(p);
+      while (walk.next(p, &s)) {
+        const uint8_t* from =
+            p.packed +
+            (static_cast<int64_t>(s.row_tile) * p.cuts.k_blocks + s.begin) * kTileRecordBytes;
+        for (int block = s.begin; block < s.end; block += kBlocks) {
+          const uint32_t bytes = min(kBlocks, s.end - block) * kTileRecordBytes;
+          const uint32_t barrier = full + ring.stage * 8;
+          // The first pass over the ring is free: a fresh barrier's previous phase counts as
+          // complete.
+          barrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+          barrier_expect_bytes(barrier, bytes);
+          bulk_copy(base + Config::kWeightsAt + ring.stage * Config::kWeightStage,
+                    from,
+                    bytes,
+                    barrier,
+                    p.weight_policy);
+          from += kBlocks * kTileRecordBytes;
+          ring.advance();
+        }
+      }
+    } else if (warp == 9 && lane == 0) {
+      tensor_prefetch(&p.x_map);
+      wait_for_previous_kernel();
+      W4A16Walk walk(p);
+      while (walk.next(p, &s)) {
+        const int token = s.token_tile * kTokens;
+        for (int block = s.begin; block < s.end; block += kBlocks) {
+          const uint32_t barrier = full + ring.stage * 8;
+          const uint32_t to = base + ring.stage * Config::kTokenStage;
+          barrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+          if (p.whole_blocks) {
+            // A box may reach past the segment or the end (zeros): not read, but always counted.
+            barrier_expect_bytes(barrier, Config::kTokenStage);
+            tensor_copy_3d(to, &p.x_map, 0, token, block, barrier, kEvictLast);
+          } else {
+            const int count = min(kBlocks, s.end - block);
+            barrier_expect_bytes(barrier, count * Config::kTokenBytes);
+            for (int b = 0; b < count; ++b) {
+              tensor_copy_3d(to + b * Config::kTokenBytes,
+                             &p.x_map,
+                             (block + b) * kRecordColumns,
+                             token,
+                             0,
+                             barrier,
+                             kEvictLast);
+            }
+          }
+          ring.advance();
+        }
+      }
+    }
+  } else {
+    // ---- consumers
+    // -----------------------------------------------------------------------------------
+    if constexpr (Config::kReallocate) {
+      take_registers<Config::kConsumerRegisters>();
+    }
+    const int group = warp / 4;  // warpgroup: rows 64 * group of the tile
+    const uint32_t bias = scale_bias();
+    const uint32_t codes_at = keep_in_register(base + Config::kWeightsAt + group * kRecordBytes +
+                                               (warp % 4) * 512 + lane * 16);
+    const uint32_t scales_at =
+        keep_in_register(base + Config::kWeightsAt + group * kRecordBytes + kRecordCodeBytes +
+                         (warp % 4) * 64 + (lane / 4) * 8);
+    auto release = [&](int stage) {
+      if (lane == 0) {
+        barrier_arrive(empty + stage * 8);
+      }
+    };
+
+    RingPosition<kStages> ring;
+    W4A16Walk walk(p);
+    W4A16Segment s;
+    int head_tile = -1;  // shared tile that other blocks began, to be added at the end
+    while (walk.next(p, &s)) {
+      const int num_blocks = s.end - s.begin;
+      const bool shared_tile = num_blocks != p.cuts.k_blocks;
+      float acc[Config::kAccumulators];
+      float total[Config::kSerial ? Config::kAccumulators : 1];
+#pragma unroll
+      for (int i = 0; i < Config::kAccumulators; ++i) {
+        acc[i] = 0.0f;
+      }
+
+      if constexpr (Config::kWarpMma) {
+        // Row l % 8 of 16-byte chunk l / 8, swizzled; chunks 4 to 7 are 64 bytes away.
+        const uint32_t tokens_at =
+            keep_in_register(base + (lane % 8) * 128 + ((lane / 8) ^ (lane % 8)) * 16);
+        const uint32_t tokens_high = keep_in_register(tokens_at ^ 64);
+        auto multiply_block = [&](uint32_t weights, uint32_t tokens) {
+          const PackedLane packed = {load_shared_16(codes_at + weights),
+                                     load_shared_8(scales_at + weights)};
+          const uint4 x0 = load_matrices(tokens_at + tokens);
+          const uint4 x1 = load_matrices(tokens_high + tokens);
+          uint32_t a[4][4];
+          decode_lane(packed, bias, a);
+          mma_m16n8k16(acc, a[0], x0.x, x0.y);
+          mma_m16n8k16(acc, a[1], x0.z, x0.w);
+          mma_m16n8k16(acc, a[2], x1.x, x1.y);
+          mma_m16n8k16(acc, a[3], x1.z, x1.w);
+        };
+        for (int left = num_blocks; left > 0; left -= kBlocks) {
+          barrier_wait(full + ring.stage * 8, ring.parity);
+          const uint32_t weights = ring.stage * Config::kWeightStage;
+          const uint32_t tokens = ring.stage * Config::kTokenStage;
+          if (left >= kBlocks) {
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) {
+              multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
+            }
+          } else {
+#pragma unroll 1
+            for (int b = 0; b < left; ++b) {
+              multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
+            }
+          }
+          __syncwarp();
+          release(ring.stage);
+          ring.advance();
+        }
+      } else {
+        int in_stage = 0;
+        auto load_block = [&] {
+          const uint32_t weights = ring.stage * Config::kWeightStage + in_stage * kTileRecordBytes;
+          return PackedLane{load_shared_16(codes_at + weights), load_shared_8(scales_at + weights)};
+        };
+        auto token_block = [&] {
+          return wgmma_descriptor_low(base + ring.stage * Config::kTokenStage +
+                                      in_stage * Config::kTokenBytes);
+        };
+        auto multiply = [&]<int kSteps>(uint32_t(&a)[kSteps][4], uint32_t tokens) {
+          pin_registers(a);
+          wgmma_fence();
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            WgmmaRs<kTokens>::run(acc, a[step], wgmma_descriptor(tokens + 2 * step));
+          }
+          wgmma_commit();
+        };
+        // Steps to the next K64 block; returns the stage that is used up once the products in
+        // flight are done, or -1.
+        auto next_block = [&] {
+          if (kBlocks > 1 && ++in_stage < kBlocks) {
+            return -1;
+          }
+          const int finished = ring.stage;
+          in_stage = 0;
+          ring.advance();
+          barrier_wait(full + ring.stage * 8, ring.parity);
+          return finished;
+        };
+        auto release_if_finished = [&](int stage) {
+          if (kBlocks == 1 || stage >= 0) {
+            release(stage);
+          }
+        };
+
+        if constexpr (Config::kSerial) {
+#pragma unroll
+          for (int i = 0; i < Config::kAccumulators; ++i) {
+            total[i] = -0.0f;  // -0 + v is v for every v, so the first piece is taken as it is
+          }
+        }
+        barrier_wait(full + ring.stage * 8, ring.parity);
+        for (int begin = s.begin; begin < s.end;) {
+          int end = s.end;
+          int unit = blockIdx.x;
+          if constexpr (Config::kSerial) {
+            const int tile_begin = s.row_tile * p.cuts.k_blocks;
+            unit = p.cuts.unit_of(tile_begin + begin);
+            end = min(end, p.cuts.unit_begin(unit + 1) - tile_begin);
+#pragma unroll
+            for (int i = 0; i < Config::kAccumulators; ++i) {
+              acc[i] = 0.0f;
+            }
+          }
+          int blocks = end - begin;
+          // Two sets of fragments: one is being decoded while the products of the other run. The
+          // next block is fetched before waiting. No accumulator is touched in these loops, or
+          // ptxas would serialise them.
+          uint32_t even[Config::kSteps][4];
+          uint32_t odd[Config::kSteps][4];
+          PackedLane packed = load_block();
+          uint32_t tokens = token_block();
+          int finished = -1;  // stage used up by the block before the one in flight
+          auto fetch_next = [&] {
+            if (--blocks == 0) {
+              return false;
+            }
+            finished = next_block();
+            packed = load_block();
+            tokens = token_block();
+            return true;
+          };
+          if constexpr (Config::kSteps == 4) {
+            decode_lane(packed, bias, even);
+            multiply(even, tokens);
+            bool more = fetch_next();
+#pragma unroll 1
+            while (more) {
+              decode_lane(packed, bias, odd);
+              multiply(odd, tokens);
+              const int before_odd = finished;
+              more = fetch_next();
+              wgmma_wait<1>();
+              release_if_finished(before_odd);
+              if (!more) {
+                break;
+              }
+              decode_lane(packed, bias, even);
+              multiply(even, tokens);
+              const int before_even = finished;
+              more = fetch_next();
+              wgmma_wait<1>();
+              release_if_finished(before_even);
+            }
+          } else {
+            decode_first_half(packed, bias, even);
+            multiply(even, tokens);
+#pragma unroll 1
+            while (true) {
+              decode_last_half(packed, bias, odd);
+              multiply(odd, tokens + 4);
+              const bool more = fetch_next();
+              wgmma_wait<1>();
+              if (!more) {
+                break;
+              }
+              decode_first_half(packed, bias, even);
+              multiply(even, tokens);
+              wgmma_wait<1>();
+              release_if_finished(finished);
+            }
+          }
+          wgmma_wait<0>();
+          if (end < s.end) {
+            release_if_finished(next_block());
+          } else {
+            release(ring.stage);
+            ring.advance();
+          }
+          if constexpr (Config::kSerial) {
+            if (s.begin != 0) {
+              export_part<Config>(p, keep_in_register(threadIdx.x), s.token_tile, unit, acc);
+            } else {
+#pragma unroll
+              for (int i = 0; i < Config::kAccumulators; ++i) {
+                total[i] += acc[i];
+              }
+            }
+          }
+          begin = end;
+        }
+      }
+
+      if (p.residual != nullptr) {
+        wait_for_previous_kernel();  // long over; makes its writes visible to this thread too
+      }
+      // What follows is not to be computed ahead of the loops: registers are short there.
+      const int thread = static_cast<int>(keep_in_register(threadIdx.x));
+      const int row_tile = static_cast<int>(keep_in_register(s.row_tile));
+      const int token_tile = static_cast<int>(keep_in_register(s.token_tile));
+      const float* result = acc;
+      if constexpr (Config::kSerial) {
+        result = total;
+      }
+      if (!shared_tile) {
+        W4A16Output output;
+        output.load(p, row_tile * kTileRows + first_row(thread));
+        const int token0 = token_tile * kTokens + thread % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < Config::kChunks; ++j) {
+          output.store(p,
+                       token0 + 8 * j,
+                       result[4 * j],
+                       result[4 * j + 1],
+                       result[4 * j + 2],
+                       result[4 * j + 3]);
+        }
+      } else {
+        if (s.begin == 0) {
+          export_part<Config>(p, thread, token_tile, p.cuts.units + blockIdx.x, result);
+        } else if constexpr (!Config::kSerial) {
+          export_part<Config>(p, thread, token_tile, blockIdx.x, result);
+        }
+        named_barrier_sync(1, Config::kConsumers);
+        uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
+        if constexpr (Config::kSerial) {
+          if (thread == 0) {
+            add_acquire_release(counter, 1);
+          }
+          if (s.begin != 0) {
+            head_tile = row_tile;
+          }
+        } else {
+          const W4A16Sharing sharing(p, row_tile);
+          if (thread == 0) {
+            const bool last =
+                add_acquire_release(counter, 1) == static_cast<uint32_t>(sharing.blocks) - 1;
+            store_shared_word(base + Config::kFlagAt, last ? 1 : 0);
+            if (last) {
+              *counter = 0;
+            }
+          }
+          named_barrier_sync(1, Config::kConsumers);
+          if (load_shared_word(base + Config::kFlagAt) != 0) {
+            reduce_parts<Config>(p, thread, row_tile, token_tile, sharing, 0, 1);
+          }
+        }
+      }
+      if constexpr (Config::kSerial) {
+        if (s.last) {
+          const int tail_tile = shared_tile && s.begin == 0 ? row_tile : -1;
+#pragma unroll 1
+          for (int i = 0; i < 2; ++i) {
+            const int shared_with = i == 0 ? head_tile : tail_tile;
+            if (shared_with >= 0) {
+              reduce_slice<Config>(p, thread, shared_with, token_tile);
+            }
+          }
+          head_tile = -1;
+        }
+      }
+    }
+  }
+}
+
+using W4A16Tokens8 = W4A16Config<8, 5, 4, 2, false, 0>;
+using W4A16Tokens16 = W4A16Config<16, 4, 4, 2, false, 104>;
+using W4A16Tokens32 = W4A16Config<32, 6, 2, 2, false, 104>;
+using W4A16Tokens64 = W4A16Config<64, 8, 1, 2, false, 104>;
+using W4A16Tokens128 = W4A16Config<128, 5, 2, 1, true, 232>;
+
+}  // namespace nibble::cuda

@@ -1,0 +1,69 @@
+// Hopper NVFP4 W4A16 product: how a call is cut (plain C++, no device needed) and its launch.
+//
+// One summation order per (n, k), see nvfp4_w4a16_cuts.h: a piece of K is accumulated in K16 steps
+// by one accumulator, the pieces of a row are added in order. Every tile shape keeps that order, so
+// a row's bits depend neither on the number of rows nor on the tile chosen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace nibble::cuda {
+
+/// Tile shapes, all of 128 features: tokens of the tile, and how the work is dealt out.
+enum class W4A16Tile : uint8_t {
+  Tokens8,   // mma.sync; one unit of the cuts a block, two blocks an SM
+  Tokens16,  // wgmma from here on
+  Tokens32,
+  Tokens64,
+  Tokens128,      // two units a block (more where there are fewer SMs), one block an SM
+  Tokens128Whole  // whole tiles, persistent
+};
+inline constexpr int kNumW4A16Tiles = 6;
+
+struct W4A16Plan {
+  W4A16Tile tile = W4A16Tile::Tokens8;
+  int tokens = 8;           // of a tile
+  int units_per_block = 1;  // shared tiles only
+  int token_group = 1;      // whole tiles: token tiles that are walked together, for L2 reuse
+  int64_t workspace_bytes = 0;
+};
+
+/// The tile for m rows on a GPU with `multiprocessors`. Pure; rules from measurements
+/// (docs/benchmarks.md).
+W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors);
+
+/// A plan with the given tile, for measurements and tests; false when (m, n, k) does not allow it.
+bool plan_w4a16_as(
+    W4A16Tile tile, int64_t m, int64_t n, int64_t k, int multiprocessors, W4A16Plan* plan);
+
+/// Enough for every m up to max_rows, whatever the GPU.
+int64_t w4a16_workspace_bytes(int64_t max_rows, int64_t n, int64_t k);
+/// Words that must be zero before the first call and are zero after every call; one set a matrix.
+int64_t w4a16_num_counters(int64_t n);
+
+const char* to_string(W4A16Tile tile);
+
+/// y[m, n] = (x[m, k] * w[n, k]^T) * row_multiplier[n] + bias[n] + residual[m, n]; device pointers.
+struct W4A16Args {
+  const void* x = nullptr;                // [m, k] bf16, row stride ldx
+  const void* packed = nullptr;           // nvfp4_layout.h
+  const float* row_multiplier = nullptr;  // [padded n] f32: global scale * 2^7
+  void* y = nullptr;                      // [m, n] bf16 or f32, row stride ldy
+  const void* bias = nullptr;             // [n] bf16 or null
+  void* workspace = nullptr;              // plan.workspace_bytes, 16-byte aligned, any contents
+  uint32_t* counters = nullptr;           // [w4a16_num_counters(n)]
+  const void* residual = nullptr;         // [m, n] bf16, row stride ldr, or null; may be y
+  int64_t m = 0, n = 0, k = 0;
+  int64_t ldx = 0, ldy = 0, ldr = 0;  // elements; ldx a multiple of 8
+  bool y_is_f32 = false;
+  bool overlap =
+      true;  // programmatic dependent launch: weights are read before the previous kernel ends
+};
+
+/// Asynchronous, no allocation, graph-capturable. Throws SystemError when a CUDA call fails.
+void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
+
+}  // namespace nibble::cuda

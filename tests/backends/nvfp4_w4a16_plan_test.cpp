@@ -1,0 +1,177 @@
+// The host side of nvfp4_w4a16_sm90: cuts, plans and the packed encoding. No GPU needed.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backends/cuda/nvfp4_layout.h"
+#include "backends/cuda/nvfp4_w4a16_cuts.h"
+#include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "base/number_formats.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+struct Size {
+  int64_t n, k;
+};
+const std::vector<Size> kLayers{{6144, 4096},
+                                {4096, 4096},
+                                {24576, 4096},
+                                {4096, 12288},
+                                {10240, 8192},
+                                {8192, 8192},
+                                {57344, 8192},
+                                {8192, 28672},
+                                {5120, 2048},
+                                {2048, 4096},
+                                {6656, 19968},
+                                {19968, 6656}};
+const std::vector<Size> kOdd{{1, 16}, {64, 64}, {130, 1936}, {151936, 4096}, {128, 65536}};
+
+std::vector<Size> all_sizes() {
+  std::vector<Size> all = kLayers;
+  all.insert(all.end(), kOdd.begin(), kOdd.end());
+  return all;
+}
+
+float bf16_value(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+
+}  // namespace
+
+TEST(W4A16Cuts, CoverEveryBlockOnceInUnitsOfEqualLength) {
+  for (const auto& [n, k] : all_sizes()) {
+    const W4A16Cuts cuts = w4a16_cuts(n, k);
+    ASSERT_EQ(cuts.unit_begin(0), 0);
+    ASSERT_EQ(cuts.unit_begin(cuts.units), cuts.total());
+    int shortest = cuts.total();
+    int longest = 0;
+    for (int unit = 0; unit < cuts.units; ++unit) {
+      const int begin = cuts.unit_begin(unit);
+      const int end = cuts.unit_begin(unit + 1);
+      ASSERT_LT(begin, end) << n << "x" << k;
+      shortest = std::min(shortest, end - begin);
+      longest = std::max(longest, end - begin);
+      for (int block = begin; block < end; ++block) {
+        ASSERT_EQ(cuts.unit_of(block), unit) << n << "x" << k << " block " << block;
+      }
+    }
+    EXPECT_LE(longest - shortest, 1) << n << "x" << k;
+  }
+}
+
+TEST(W4A16Cuts, FillTwoBlocksOnEveryMultiprocessorForTheLayersOfRealModels) {
+  for (const auto& [n, k] : kLayers) {
+    const W4A16Cuts cuts = w4a16_cuts(n, k);
+    EXPECT_LE(cuts.units, 264);
+    if (n * k >= int64_t{4096} * 4096) {
+      EXPECT_GE(cuts.units, 245) << n << "x" << k;
+    }
+  }
+  EXPECT_EQ(w4a16_cuts(128, 64).units, 1);  // and do not cut what is small
+}
+
+TEST(W4A16Plan, TakesTheSmallestTileThatHoldsAllRows) {
+  const auto tokens = [](int64_t m) { return plan_w4a16(m, 4096, 4096, 132).tokens; };
+  EXPECT_EQ(tokens(1), 8);
+  EXPECT_EQ(tokens(8), 8);
+  EXPECT_EQ(tokens(9), 16);
+  EXPECT_EQ(tokens(33), 64);
+  EXPECT_EQ(tokens(65), 128);
+  EXPECT_EQ(plan_w4a16(4096, 4096, 4096, 132).tile, W4A16Tile::Tokens128Whole);
+}
+
+TEST(W4A16Plan, KeepsBlocksThatWaitForEachOtherWithinTheDevice) {
+  for (const int multiprocessors : {16, 78, 114, 132, 144}) {
+    for (const auto& [n, k] : all_sizes()) {
+      W4A16Plan plan;
+      ASSERT_TRUE(plan_w4a16_as(W4A16Tile::Tokens128, 128, n, k, multiprocessors, &plan));
+      EXPECT_LE(ceil_div(w4a16_cuts(n, k).units, plan.units_per_block), multiprocessors);
+    }
+  }
+}
+
+TEST(W4A16Plan, StaysWithinTheWorkspaceThatWasAnnounced) {
+  for (const auto& [n, k] : all_sizes()) {
+    int64_t before = 0;
+    for (const int64_t rows : {1, 8, 9, 16, 33, 64, 65, 128, 129, 256, 300, 512, 513, 8192}) {
+      const int64_t bound = w4a16_workspace_bytes(rows, n, k);
+      EXPECT_GE(bound, before);
+      before = bound;
+      for (int64_t m = std::max<int64_t>(1, rows - 70); m <= rows; ++m) {
+        ASSERT_LE(plan_w4a16(m, n, k, 132).workspace_bytes, bound) << m << " of " << rows;
+      }
+    }
+  }
+}
+
+TEST(W4A16Plan, RefusesWhatATileCannotDo) {
+  W4A16Plan plan;
+  EXPECT_FALSE(plan_w4a16_as(W4A16Tile::Tokens8, 1024, 4096, 4096, 132, &plan));
+  EXPECT_FALSE(plan_w4a16_as(W4A16Tile::Tokens8, 1, 4096, 4092, 132, &plan));
+  EXPECT_TRUE(plan_w4a16_as(W4A16Tile::Tokens8, 64, 4096, 4096, 132, &plan));
+}
+
+TEST(Nvfp4Layout, GivesEveryCodeOfAWordItsOwnBits) {
+  uint32_t seen = 0;
+  for (int reg = 0; reg < 4; ++reg) {
+    const uint32_t bits = place_code(15, reg);
+    EXPECT_EQ(std::popcount(bits), 4);
+    EXPECT_EQ(seen & bits, 0u);
+    seen |= bits;
+  }
+  EXPECT_EQ(seen, 0xFFFFu);
+}
+
+TEST(Nvfp4Layout, DecodesEveryCodeAndScaleExactly) {
+  constexpr uint32_t kMask = 0x81C081C0u;
+  for (uint32_t code = 0; code < 16; ++code) {
+    for (int reg = 0; reg < 4; ++reg) {
+      // The other half and the other registers hold all ones: they must not leak in.
+      const uint32_t others = 0xFFFFu & ~place_code(15, reg);
+      const uint32_t word = (place_code(code, reg) | others) | 0xFFFF0000u;
+      uint32_t bits = 0;
+      switch (reg) {
+        case 0:
+          bits = word & kMask;
+          break;
+        case 1:
+          bits = (word << 3) & kMask;
+          break;
+        case 2:
+          bits = (word << 6) & kMask;
+          break;
+        default:
+          bits = (((word >> 8) & 0x006C006Cu) * 0x1042u) & kMask;
+      }
+      const double value = std::ldexp(bf16_value(bits & 0xFFFF), 126);
+      ASSERT_EQ(value, e2m1_to_float(static_cast<uint8_t>(code))) << code << " register " << reg;
+      for (uint32_t scale = 1; scale < 127; ++scale) {
+        const double expanded = bf16_value(encode_scale(scale) << 4 | 0x7000);
+        ASSERT_EQ(std::ldexp(expanded, -119), e4m3_to_float(static_cast<uint8_t>(scale)));
+      }
+    }
+  }
+  EXPECT_TRUE(std::isnan(bf16_value(encode_scale(127) << 4 | 0x7000)));
+}
+
+TEST(Nvfp4Layout, PlacesEveryRecordOnceAndRunsOfATileTogether) {
+  const int64_t n = 300;
+  const int64_t k = 200;
+  std::set<int64_t> offsets;
+  for (int64_t row_block = 0; row_block < row_tiles_of(n) * 2; ++row_block) {
+    for (int64_t k_block = 0; k_block < k_blocks_of(k); ++k_block) {
+      offsets.insert(record_offset(row_block, k_block, k_blocks_of(k)));
+    }
+  }
+  EXPECT_EQ(static_cast<int64_t>(offsets.size()) * kRecordBytes, packed_bytes(n, k));
+  EXPECT_EQ(*offsets.rbegin() + kRecordBytes, packed_bytes(n, k));
+  EXPECT_EQ(record_offset(2, 1, 4) - record_offset(2, 0, 4), kTileRecordBytes);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Reads the machine code of the CUDA objects: are the promised instructions there, and no spills?
+
+For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for the 8-token tile), setmaxnreg where promised, no local
+memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. Needs
+cuobjdump (CUDA toolkit, or PyPI nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm); exits 77 without it.
+Usage: check_sass.py [--cuobjdump PATH] OBJECT...
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+
+FUNCTION = re.compile(r"^\s*Function : (\S+)")
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?\s*([A-Z0-9_.]+)")
+TILE = re.compile(r"nvfp4_w4a16_sm90.*W4A16ConfigILi(\d+)ELi\d+ELi\d+ELi(\d)E")
+USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+)")
+
+
+def run(tool, *arguments):
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def functions(sass):
+    found, current = {}, None
+    for line in sass.splitlines():
+        if match := FUNCTION.match(line):
+            current = found.setdefault(match.group(1), [])
+        elif current is not None and (match := INSTRUCTION.match(line)):
+            current.append(match.group(1))
+    return found
+
+
+def weights_cost(code, product):
+    """Instructions a packed word, over the longest stretch of evenly spaced products."""
+    at = [i for i, name in enumerate(code) if name.startswith(product)]
+    if len(at) < 9:
+        return None
+    return min((at[i + 8] - at[i]) / 8 for i in range(len(at) - 8))
+
+
+def check(name, code, usage):
+    match = TILE.search(name)
+    if not match:
+        return None, []
+    tokens, blocks_per_sm = int(match.group(1)), int(match.group(2))
+    problems = []
+    product = "HMMA" if tokens == 8 else "HGMMA"
+    if not any(op.startswith(product) for op in code):
+        problems.append(f"no {product}")
+    if any(op.startswith("FFMA") for op in code) and tokens == 8 and len(code) < 100:
+        problems.append("products on the FMA pipe")
+    local = sorted({op for op in code if op.startswith(("LDL", "STL"))})
+    if local:
+        problems.append("local memory: " + " ".join(local))
+    if tokens != 8 and not any(op.startswith("USETMAXREG") for op in code):
+        problems.append("no setmaxnreg")
+    registers, stack = usage
+    cap = {1: 168, 2: 96}[blocks_per_sm]
+    if registers > cap:
+        problems.append(f"{registers} registers, at most {cap}")
+    if stack:
+        problems.append(f"{stack} bytes of stack")
+    cost = weights_cost(code, product)
+    line = f"{tokens:4d} tokens: {registers} registers, {len(code)} instructions"
+    if cost and tokens == 8:
+        line += f", {cost:.1f} for 8 weights in the main loop"
+    return line, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cuobjdump", default=shutil.which("cuobjdump"))
+    parser.add_argument("objects", nargs="+")
+    arguments = parser.parse_args()
+    if not arguments.cuobjdump:
+        print("skip: no cuobjdump")
+        return 77
+    seen, failed = 0, False
+    for path in arguments.objects:
+        usage = {m[0]: (int(m[1]), int(m[2])) for m in USAGE.findall(run(arguments.cuobjdump, "-res-usage", path))}
+        for name, code in functions(run(arguments.cuobjdump, "--dump-sass", path)).items():
+            line, problems = check(name, code, usage.get(name, (0, 0)))
+            if line:
+                seen += 1
+                print(line)
+            for problem in problems:
+                print(f"{path}: {name}: {problem}")
+                failed = True
+    if seen == 0:
+        print("no nvfp4_w4a16_sm90 kernel found")
+        failed = True
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
