@@ -86,8 +86,14 @@ void EngineImpl::loop() noexcept {
       settle();
       if (can_step() && !stopping_) {
         step();
+        settle();  // the step may have been what a commit or a flush waited for
       }
       publish();
+#ifdef NIBBLE_DCHECK
+      if (scheduler_.idle()) {
+        scheduler_.check_integrity();
+      }
+#endif
     }
   } catch (const std::exception& failure) {  // the environment failed: nothing can be trusted
     healthy_ = false;
@@ -130,6 +136,7 @@ void EngineImpl::step() {
     const std::chrono::duration<double> seconds = Clock::now() - begin;
     decode_rate_ = static_cast<double>(batch->slices.size()) / seconds.count();
   }
+  publish();  // who sees the last output sees the pages free
   for (size_t i = 0; i < results.size(); ++i) {
     deliver(std::move(results[i]), std::move(logprobs[i]));
   }

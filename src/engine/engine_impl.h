@@ -138,7 +138,12 @@ template <typename T>
 Result<T> EngineImpl::call(std::function<Result<T>()> body) {
   auto promise = std::make_shared<std::promise<Result<T>>>();
   std::future<Result<T>> future = promise->get_future();
-  if (!post([promise, body = std::move(body)] { promise->set_value(body()); })) {
+  const bool posted = post([this, promise, body = std::move(body)] {
+    Result<T> result = body();
+    publish();  // the caller sees the new state
+    promise->set_value(std::move(result));
+  });
+  if (!posted) {
     return fail(ErrorCode::Internal, "the engine has stopped");
   }
   try {

@@ -27,8 +27,8 @@ struct SamplingParams {
   int32_t max_new_tokens = 128;
   int32_t min_new_tokens = 0;
   bool ignore_eos = false;
-  std::vector<int32_t> stop_token_ids;
-  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
   uint64_t seed = 0;  // resolved by the server: never "random" here
 };
 
@@ -47,10 +47,10 @@ struct TokenLogprob {
 };
 
 struct LogprobOptions {
-  bool output = false;             // logprob of each generated token
-  int64_t prompt_start = -1;       // >= 0: logprobs of prompt tokens from this position on
-  int32_t top = 0;                 // alternatives per position
-  std::vector<int32_t> token_ids;  // further tokens to report per position
+  bool output = false;                  // logprob of each generated token
+  int64_t prompt_start = -1;            // >= 0: logprobs of prompt tokens from this position on
+  int32_t top = 0;                      // alternatives per position
+  std::vector<int32_t> token_ids = {};  // further tokens to report per position
 };
 
 // One reported position.
