@@ -2,6 +2,7 @@
 // moves are drawn in docs/engine.md.
 #include <algorithm>
 #include <array>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,18 @@ namespace nibble::engine {
 
 namespace {
 
-constexpr int kLoaderThreads = 1;  // staging must not take the cores that serve
+constexpr int kLoaderThreads = 1;               // staging must not take the cores that serve
+constexpr double kLongestFlushSeconds = 86400;  // beyond, the clock's arithmetic would overflow
+
+// Buffers of single tensors are plain host memory: when it runs out, that is no bug of ours.
+template <typename Load>
+auto or_no_memory(const Load& load) -> decltype(load()) {
+  try {
+    return load();
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::Overloaded, "not enough memory to read its tensors");
+  }
+}
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -116,8 +128,10 @@ Result<void> EngineImpl::flush_cache(double timeout_seconds) {
       return fail(ErrorCode::WrongState, "a flush is already in progress");
     }
     flush_ = std::make_unique<PendingFlush>();
+    const double seconds =  // NaN waits for nothing
+        timeout_seconds > 0 ? std::min(timeout_seconds, kLongestFlushSeconds) : 0.0;
     flush_->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                          std::chrono::duration<double>(timeout_seconds));
+                                          std::chrono::duration<double>(seconds));
     future = flush_->done.get_future();
     return {};
   });
@@ -175,14 +189,17 @@ Result<WeightUpdateReport> EngineImpl::update_weights(const WeightUpdate& update
       return tl::unexpected<Error>(
           wrong_state("a weight update", "resume memory with tag weights"));
     }
+    staging_ = true;  // on this thread: no release can come between
     return {};
   }));
 
   const Clock::time_point begin = Clock::now();
-  staging_ = true;
-  const StreamOwner loader(parts_.stream.get().device, kLoaderThreads);
-  Result<model::StagedWeights> staged = parts_.model->stage(update.model_path, loader.get());
-  staging_ = false;
+  Result<model::StagedWeights> staged = or_no_memory([&] {
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> mark(
+        &staging_, [](std::atomic<bool>* staging) { *staging = false; });
+    const StreamOwner loader(parts_.stream.get().device, kLoaderThreads);
+    return parts_.model->stage(update.model_path, loader.get());
+  });
   const double staging_seconds = seconds_since(begin);
   // Only the lack of memory has this code: a bad checkpoint is never loaded in place.
   const bool no_memory = !staged && staged.error().code == ErrorCode::Overloaded;
@@ -238,7 +255,8 @@ Result<WeightUpdateReport> EngineImpl::replace_weights(const WeightUpdate& updat
     parameters.commit(std::move(staged->staged), parts_.stream.get());
   } else {
     weights_valid_ = false;
-    Result<void> loaded = parts_.model->load_in_place(update.model_path, parts_.stream.get());
+    Result<void> loaded = or_no_memory(
+        [&] { return parts_.model->load_in_place(update.model_path, parts_.stream.get()); });
     if (!loaded) {
       Error error = loaded.error();
       error.message += "; the old weights are partly overwritten: the state is needs-weights";
@@ -291,6 +309,10 @@ Result<void> EngineImpl::release_memory(const std::vector<MemoryTag>& wanted) {
     if (scheduler_.num_running() > 0 || (!paused_ && !scheduler_.idle()) || commit_ != nullptr) {
       return tl::unexpected<Error>(
           wrong_state("a release while requests run", "wait for idle, abort, pause with retract"));
+    }
+    if (staging_ && tags.contains(MemoryTag::Weights)) {  // staging reads where the weights are
+      return tl::unexpected<Error>(
+          wrong_state("a release while new weights are read", "wait for the weight update"));
     }
     for (const MemoryTag tag : tags) {
       if (released_.contains(tag)) {
