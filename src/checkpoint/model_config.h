@@ -29,6 +29,7 @@ struct RopeConfig {
   double mscale = 0;
   double mscale_all_dim = 0;
   double partial_rotary_factor = 1.0;
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct MoeConfig {

@@ -58,17 +58,8 @@ ModeChoice choose_mode(LinearInfo::Format format, Nvfp4Mode wanted) {
   return {kW4A16, "nvfp4-mode auto: no FP4 tensor cores"};
 }
 
-std::string_view format_name(LinearInfo::Format format) {
-  switch (format) {
-    case LinearInfo::Format::Bf16:
-      return "bf16";
-    case LinearInfo::Format::Nvfp4:
-      return "nvfp4";
-    case LinearInfo::Format::Fp8:
-      return "fp8";
-  }
-  return "unknown";
-}
+// Two million positions of 128 channels: above every published model.
+constexpr int64_t kMaxRopeTableBytes = int64_t{1} << 30;
 
 }  // namespace
 
@@ -151,7 +142,7 @@ Result<Builder::Resolved> Builder::resolve(
     why += ", input scaled per channel";
   }
   add_row({pattern_of(name),
-           std::string(format_name(infos.front().format)),
+           std::string(to_string(infos.front().format)),
            to_string(choice.mode),
            std::string((*backend)->name),
            std::move(why),
@@ -186,19 +177,59 @@ Linear Builder::head(const std::string& module, const std::string& embedding_mod
 
 // ---- the rest ----
 
+void Builder::expect_stored(const std::string& name,
+                            const Shape& shape,
+                            std::string_view expected_from) {
+  const checkpoint::TensorInfo* info = checkpoint_.find(name);
+  if (info == nullptr || !(info->shape == shape)) {
+    const auto refused = checkpoint_.read_as(name, DType::BF16, shape, expected_from);
+    CHECK(!refused.has_value(), "a tensor of another shape was read: ", name);
+    fail(refused.error());
+  }
+}
+
 Norm Builder::norm(const std::string& module, int64_t width, std::string_view expected_from) {
+  expect_stored(module + ".weight", Shape{width}, expected_from);
   const ParameterStore::Id id = store_->declare_tensor(
       {module + ".weight", DType::BF16, Shape{width}, std::string(expected_from)});
   return {*store_, id, static_cast<float>(config().rms_norm_eps)};
 }
 
 Embedding Builder::embedding(const std::string& module) {
+  const Shape shape{config().vocab_size, config().hidden_size};
+  expect_stored(module + ".weight", shape, "vocab_size x hidden_size");
   const ParameterStore::Id id =
-      store_->declare_tensor({module + ".weight",
-                              DType::BF16,
-                              Shape{config().vocab_size, config().hidden_size},
-                              "vocab_size x hidden_size"});
+      store_->declare_tensor({module + ".weight", DType::BF16, shape, "vocab_size x hidden_size"});
   return {*store_, id};
+}
+
+std::optional<ParameterStore::Id> Builder::declare_rope_table() {
+  const checkpoint::ModelConfig& c = config();
+  const auto rotary_dim =
+      static_cast<int64_t>(static_cast<double>(c.head_dim) * c.rope.partial_rotary_factor);
+  if (rotary_dim < 2 || rotary_dim % 2 != 0) {
+    fail(Error{ErrorCode::Unsupported,
+               "expected an even number of rotated channels, found " + std::to_string(rotary_dim) +
+                   " (head_dim x partial_rotary_factor)",
+               "config.json: head_dim"});
+    return std::nullopt;
+  }
+  const int64_t bytes = context_length_ * rotary_dim * static_cast<int64_t>(sizeof(float));
+  if (bytes > kMaxRopeTableBytes) {
+    fail(Error{ErrorCode::TooLarge,
+               "a context of " + std::to_string(context_length_) +
+                   " tokens (max_position_embeddings) needs a rotary table of " +
+                   std::to_string(bytes) + " bytes, the limit is " +
+                   std::to_string(kMaxRopeTableBytes) + "; ask for a shorter one",
+               "context_length"});
+    return std::nullopt;
+  }
+  const std::vector<float> table =
+      rope_table(c.rope, rotary_dim, context_length_, c.max_position_embeddings);
+  std::vector<std::byte> value(table.size() * sizeof(float));
+  std::memcpy(value.data(), table.data(), value.size());
+  return store_->declare_derived(
+      "rope_table", DType::F32, Shape{context_length_, rotary_dim}, std::move(value));
 }
 
 Attention Builder::attention(
@@ -241,14 +272,9 @@ Attention Builder::attention(
   attention.store = store_.get();
   attention.layer = layer;
   if (!rope_table_) {  // shared by all layers
-    const std::vector<float> table =
-        nibble::model::rope_table(c.rope, c.head_dim, context_length_, c.max_position_embeddings);
-    std::vector<std::byte> bytes(table.size() * sizeof(float));
-    std::memcpy(bytes.data(), table.data(), bytes.size());
-    rope_table_ = store_->declare_derived(
-        "rope_table", DType::F32, Shape{context_length_, c.head_dim}, std::move(bytes));
+    rope_table_ = declare_rope_table();
   }
-  attention.rope_table = *rope_table_;
+  attention.rope_table = rope_table_.value_or(0);
   return attention;
 }
 

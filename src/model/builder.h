@@ -63,6 +63,9 @@ class Builder {
   Result<Resolved> resolve(
       const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out);
   void add_row(Row row);
+  // Before the config's sizes become memory: what is stored must be there and have that shape.
+  void expect_stored(const std::string& name, const Shape& shape, std::string_view expected_from);
+  std::optional<ParameterStore::Id> declare_rope_table();
 
   const checkpoint::Checkpoint& checkpoint_;
   ModelOptions options_;

@@ -15,11 +15,7 @@ using checkpoint::ModelConfig;
 
 Result<Checkpoint> open_servable(const std::string& directory) {
   Checkpoint checkpoint = TRY(Checkpoint::open(directory));
-  for (const checkpoint::Problem& problem : checkpoint.problems()) {
-    if (problem.severity == checkpoint::Problem::Severity::Error) {
-      return tl::unexpected<Error>(problem.error);
-    }
-  }
+  TRY(checkpoint.require_servable());
   return checkpoint;
 }
 
@@ -62,6 +58,7 @@ Result<void> require_same_model(const ModelConfig& ours, const ModelConfig& thei
   TRY(require_same("rope original_max_position_embeddings",
                    ours.rope.original_max_position,
                    theirs.rope.original_max_position));
+  TRY(require_same("other rope settings are as they were", true, ours.rope == theirs.rope));
   return {};
 }
 

@@ -33,18 +33,6 @@ LinearInfo::Format format_of(QuantMode::Weight weight) {
   return LinearInfo::Format::Bf16;
 }
 
-std::string_view name_of(LinearInfo::Format format) {
-  switch (format) {
-    case LinearInfo::Format::Bf16:
-      return "bf16";
-    case LinearInfo::Format::Nvfp4:
-      return "nvfp4";
-    case LinearInfo::Format::Fp8:
-      return "fp8";
-  }
-  return "unknown";
-}
-
 // First non-finite bf16 value, or -1.
 int64_t find_not_finite_bf16(std::span<const std::byte> data) {
   const auto* values = reinterpret_cast<const uint16_t*>(data.data());
@@ -120,8 +108,8 @@ Result<void> check_values(const LinearInfo& info, const LinearData& data) {
 Result<void> check_scheme(const LinearSpec& spec, const LinearInfo& info) {
   const LinearInfo::Format expected = format_of(spec.desc.mode.weight);
   if (info.format != expected) {
-    return invalid("expected a linear stored as " + std::string(name_of(expected)) + ", found " +
-                       std::string(name_of(info.format)) +
+    return invalid("expected a linear stored as " + std::string(to_string(expected)) + ", found " +
+                       std::string(to_string(info.format)) +
                        "; another scheme needs a restart of the server",
                    info.module);
   }
