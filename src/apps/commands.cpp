@@ -19,7 +19,7 @@ namespace nibble::apps {
 
 namespace {
 
-constexpr std::array<AddCommand, 2> kCommands = {add_quantize, add_inspect};
+constexpr std::array<AddCommand, 3> kCommands = {add_quantize, add_inspect, add_bench};
 
 constexpr const char* kExamples = R"(examples:
   nibble inspect ./model                      what is in a checkpoint, and is it servable

@@ -22,6 +22,7 @@ std::span<const AddCommand> commands();  // in the order of --help
 void add_serve(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 
 // Prints "nibble: error: ..." to stderr and returns the exit code of a failed command.
 int report_error(const Error& error);

@@ -100,4 +100,16 @@ struct SmallOpsRows {
 
 const SmallOpsRows* small_ops_avx2();
 
+// ---- machine limits ----
+
+// Reads all bytes (a multiple of 256) and returns a value that depends on them.
+uint64_t probe_read_avx2(const void* memory, int64_t bytes);
+// `rounds` rounds of kProbeChains independent multiply-adds of the kernels' kind in registers.
+inline constexpr int kProbeChains = 12;
+float probe_fma_avx2(int64_t rounds);        // 16 operations each
+float probe_fma_avx512(int64_t rounds);      // 32
+float probe_dot_avx512bf16(int64_t rounds);  // 64
+int32_t probe_int8_avx2(int64_t rounds);     // 64: maddubs and an add
+int32_t probe_int8_vnni(int64_t rounds);     // 128
+
 }  // namespace nibble::cpu

@@ -1,0 +1,109 @@
+// The CPU's limits: streaming reads of a fresh buffer and register-only multiply-adds, all threads
+// of the pool at once.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "backends/cpu/gemm_shared.h"
+#include "backends/cpu/isa_abi.h"
+#include "ops/probe.h"
+
+namespace nibble {
+
+namespace {
+
+using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
+
+constexpr int64_t kReadBytes = int64_t{128} << 20;  // beyond most caches
+constexpr int kReadPasses = 2;
+constexpr int64_t kRounds = 1 << 19;
+constexpr int kPeakPasses = 3;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// Results go here so that no pass is optimized away.
+std::atomic<uint64_t> sink{0};
+
+double read_gbps(Stream stream) {
+  if (detect_cpu_isa() < CpuIsa::Avx2) {
+    return 0.0;
+  }
+  const std::unique_ptr<void, FreeMemory> memory(
+      std::aligned_alloc(4096, static_cast<size_t>(kReadBytes)));
+  if (memory == nullptr) {
+    return 0.0;
+  }
+  std::memset(memory.get(), 1, static_cast<size_t>(kReadBytes));
+  double best = 0.0;
+  for (int pass = 0; pass < kReadPasses; ++pass) {
+    const auto start = Clock::now();
+    pool_of(stream).parallel_for(kReadBytes, 4096, [&](int64_t begin, int64_t end, int) {
+      sink += probe_read_avx2(static_cast<const char*>(memory.get()) + begin, end - begin);
+    });
+    best = std::max(best, static_cast<double>(kReadBytes) / seconds_since(start) / 1e9);
+  }
+  return best;
+}
+
+struct Peak {
+  double operations;  // of one multiply-add of a vector
+  void (*run)(int64_t rounds);
+};
+
+template <auto kProbe>
+void run_probe(int64_t rounds) {
+  sink += static_cast<uint64_t>(kProbe(rounds) != 0);
+}
+
+Peak peak_of(CpuIsa isa, QuantMode mode) {
+  const bool integer = mode == kW4A4;
+  if (isa >= CpuIsa::Avx512 && integer) {
+    return {128, run_probe<probe_int8_vnni>};
+  }
+  if (isa >= CpuIsa::Avx512Bf16) {
+    return {64, run_probe<probe_dot_avx512bf16>};
+  }
+  if (isa >= CpuIsa::Avx512) {
+    return {32, run_probe<probe_fma_avx512>};
+  }
+  if (isa >= CpuIsa::Avx2) {
+    return integer ? Peak{64, run_probe<probe_int8_avx2>} : Peak{16, run_probe<probe_fma_avx2>};
+  }
+  return {0, nullptr};
+}
+
+double peak_gflops(Stream stream, int isa, QuantMode mode) {
+  const Peak peak = peak_of(std::min(static_cast<CpuIsa>(isa), detect_cpu_isa()), mode);
+  if (peak.run == nullptr) {
+    return 0.0;
+  }
+  const int threads = pool_of(stream).num_threads();
+  double best = 0.0;
+  for (int pass = 0; pass < kPeakPasses; ++pass) {
+    const auto start = Clock::now();
+    pool_of(stream).parallel_for(threads, 1, [&](int64_t, int64_t, int) { peak.run(kRounds); });
+    const double operations =
+        static_cast<double>(kRounds) * kProbeChains * peak.operations * threads;
+    best = std::max(best, operations / seconds_since(start) / 1e9);
+  }
+  return best;
+}
+
+}  // namespace
+
+extern const MachineProbe kCpuProbe;
+const MachineProbe kCpuProbe{
+    .device = Device::Kind::Cpu, .read_gbps = read_gbps, .peak_gflops = peak_gflops};
+
+}  // namespace nibble

@@ -1,0 +1,24 @@
+// The limits of a machine, measured: what benchmarks hold kernels against. Each call takes some
+// hundredths of a second on every thread of the stream.
+#pragma once
+
+#include <span>
+
+#include "quant/quant_mode.h"
+#include "tensor/device.h"
+
+namespace nibble {
+
+struct MachineProbe {
+  Device::Kind device;
+  // GB/s of reading memory that no cache holds, all threads together.
+  double (*read_gbps)(Stream);
+  // GFLOP/s of the multiply-adds that a kernel of this mode is made of at this level, from
+  // registers, all threads together; 0 when unknown.
+  double (*peak_gflops)(Stream, int isa, QuantMode mode);
+};
+
+// nullptr when the device has none.
+const MachineProbe* machine_probe(Device::Kind device);  // ops/probe_list.cpp
+
+}  // namespace nibble

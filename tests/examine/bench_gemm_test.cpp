@@ -1,0 +1,67 @@
+#include "examine/bench_gemm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nibble::examine {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(BenchGemm, ShapesAreNamesFamiliesOrSizes) {
+  const auto layer = parse_gemm_shapes("q8.qkv");
+  ASSERT_TRUE(layer.has_value());
+  ASSERT_EQ(layer->size(), 1u);
+  EXPECT_EQ((*layer)[0].n, 6144);
+  EXPECT_EQ((*layer)[0].k, 4096);
+  EXPECT_EQ(parse_gemm_shapes("smol")->size(), 5u);
+  const auto sizes = parse_gemm_shapes("100x64");
+  ASSERT_TRUE(sizes.has_value());
+  EXPECT_EQ((*sizes)[0].n, 100);
+  EXPECT_EQ((*sizes)[0].k, 64);
+  for (const char* bad : {"q9.qkv", "100", "100x", "x64", "-5x64", "100x64x2", "q8.q"}) {
+    EXPECT_FALSE(parse_gemm_shapes(bad).has_value()) << bad;
+  }
+}
+
+TEST(BenchGemm, MeasuresEveryRowAgainstLimitsOfTheSameRun) {
+  BenchGemmOptions options;
+  options.num_threads = 1;
+  options.shapes = {{"64x64", 64, 64}};
+  options.m = {1, 3};
+  options.modes = {kW4A16, kBf16};
+  options.seconds = 0.0;
+  const auto report = bench_gemm(options);
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  ASSERT_EQ(report->rows.size(), 4u);
+  for (const BenchGemmRow& row : report->rows) {
+    EXPECT_GT(row.us, 0.0);
+    EXPECT_FALSE(row.kernel.empty());
+    EXPECT_GE(row.floor_us(), row.read_us());
+  }
+  const auto json = to_json(*report);
+  EXPECT_EQ(json.at("rows").as_array().size(), 4u);
+  EXPECT_EQ(json.at("rows").at(0).at("op"), "w4a16");
+  EXPECT_TRUE(json.at("rows").at(0).at("cublas_us").is_null());
+  EXPECT_THAT(to_text(*report), HasSubstr("64x64"));
+}
+
+TEST(BenchGemm, AShapeThatNoBackendTakesIsARowWithItsReason) {
+  BenchGemmOptions options;
+  options.num_threads = 1;
+  options.shapes = {{"64x40", 64, 40}};
+  const auto report = bench_gemm(options);
+  ASSERT_TRUE(report.has_value());
+  ASSERT_EQ(report->rows.size(), 1u);
+  EXPECT_THAT(report->rows[0].why_not, HasSubstr("multiple of 16"));
+  EXPECT_TRUE(to_json(*report).at("rows").at(0).at("kernel").is_null());
+}
+
+TEST(BenchGemm, ALevelThatTheCpuLacksIsRefused) {
+  BenchGemmOptions options;
+  options.cpu_isa = "avx1024";
+  EXPECT_FALSE(bench_gemm(options).has_value());
+}
+
+}  // namespace
+}  // namespace nibble::examine
