@@ -29,9 +29,9 @@ std::string streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids, b
   return text + decoder.finish();
 }
 
-// `directory` holds <family>.tokenizer.json files and golden.json. Returns the number of cases.
-size_t check_golden(const std::string& directory) {
-  auto golden = parse_json_file(directory + "/golden.json");
+// `directory` holds <family>.tokenizer.json files and the recorded cases. Returns their number.
+size_t check_golden(const std::string& directory, const std::string& name = "golden.json") {
+  auto golden = parse_json_file(directory + "/" + name);
   EXPECT_TRUE(golden) << golden.error().text();
   size_t cases = 0;
   for (const auto& [family, list] : golden->as_object()) {
@@ -65,6 +65,10 @@ TEST(TokenizerGolden, EveryFamilyOfTheFullSetGivesTheRecordedIdsAndText) {
     GTEST_SKIP() << "the full golden set is not here";
   }
   EXPECT_GE(check_golden(*directory), 8U * 63U);
+}
+
+TEST(TokenizerGolden, ComponentsThatTheFamiliesLackGiveTheRecordedIdsAndText) {
+  EXPECT_GE(check_golden(test::data_path("tokenizers"), "extra_golden.json"), 400U);
 }
 
 TEST(TokenizerGolden, TheCompactSetGivesTheRecordedIdsAndText) {

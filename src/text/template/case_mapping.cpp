@@ -1,5 +1,8 @@
 #include "text/template/case_mapping.h"
 
+#include <cstdlib>
+#include <new>
+
 #include <utf8proc.h>
 
 #include "text/tokenizer/unicode.h"
@@ -66,6 +69,21 @@ std::string to_upper(std::string_view text) {
 
 std::string to_lower(std::string_view text) {
   return map_case(text, [](char32_t /*code*/) { return Case::Lower; });
+}
+
+std::string case_folded(std::string_view text) {
+  utf8proc_uint8_t* folded = nullptr;
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()),
+                   &folded,
+                   UTF8PROC_CASEFOLD);
+  if (length < 0) {
+    throw std::bad_alloc();  // the text is valid UTF-8, so memory is all that can lack
+  }
+  std::string result(reinterpret_cast<const char*>(folded), static_cast<size_t>(length));
+  std::free(folded);  // utf8proc allocates with malloc
+  return result;
 }
 
 std::string swap_case(std::string_view text) {

@@ -9,6 +9,7 @@ namespace nibble::text::jinja {
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
+std::string case_folded(std::string_view text);  // str.casefold
 std::string swap_case(std::string_view text);
 // str.capitalize: the first character in title case, the rest in lower case.
 std::string capitalized(std::string_view text);

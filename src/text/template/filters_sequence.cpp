@@ -33,7 +33,6 @@ Value first(Interpreter& interpreter, const Value& input, Arguments& arguments) 
 }
 
 void require_reversible(const Value& input) {
-  require_defined(input);
   if (input.is_sequence(SequenceKind::Generator)) {
     throw TemplateError("'generator' object is not reversible");
   }
@@ -57,7 +56,6 @@ Value reverse(Interpreter& interpreter, const Value& input, Arguments& arguments
   if (input.is_string()) {
     return slice(input, Value(), Value(), Value::of_int(-1), interpreter.budget());
   }
-  require_defined(input);
   const bool one_pass = input.is_sequence(SequenceKind::Generator);
   std::vector<Value> items = iterate(input, interpreter.budget());
   std::reverse(items.begin(), items.end());

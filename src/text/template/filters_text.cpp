@@ -53,6 +53,11 @@ std::string title_words(std::string_view text) {
   return out;
 }
 
+Value title_filter(Interpreter& interpreter, const Value& input, Arguments& arguments) {
+  bind("title", arguments, {});
+  return interpreter.string(title_words(interpreter.str(input)));
+}
+
 Value trim(Interpreter& interpreter, const Value& input, Arguments& arguments) {
   const auto bound = bind("trim", arguments, {"chars"});
   const std::string text = interpreter.str(input);
@@ -227,8 +232,11 @@ std::optional<Int> parse_int(std::string_view text, Int base) {
 }
 
 std::optional<Int> float_to_int(double value) {
-  if (!(value > -1e27 && value < 1e27)) {
+  if (std::isnan(value)) {
     return std::nullopt;
+  }
+  if (!(value > -1e27 && value < 1e27)) {
+    throw TemplateError("integer is too large", ErrorCode::TooLarge);
   }
   return static_cast<Int>(value);
 }
@@ -302,10 +310,10 @@ Value round_filter(Interpreter& /*interpreter*/, const Value& input, Arguments& 
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = input.as_float() * scale;
   if (method == "ceil") {
-    return Value::of_float(std::ceil(scaled) / scale);
+    return Value::of_float((std::ceil(scaled) + 0.0) / scale);
   }
   if (method == "floor") {
-    return Value::of_float(std::floor(scaled) / scale);
+    return Value::of_float((std::floor(scaled) + 0.0) / scale);
   }
   if (method != "common") {
     throw TemplateError("method must be common, ceil or floor");
@@ -331,7 +339,6 @@ Value wordcount(Interpreter& interpreter, const Value& input, Arguments& argumen
 
 Value truncate(Interpreter& interpreter, const Value& input, Arguments& arguments) {
   const auto bound = bind("truncate", arguments, {"length", "killwords", "end", "leeway"});
-  const std::string& text = string_argument("truncate", input);
   const std::string end = bound[2] == nullptr ? "..." : string_argument("truncate", *bound[2]);
   const Int wanted = integer_argument(bound[0], 255);
   const Int leeway = integer_argument(bound[3], 5);
@@ -339,9 +346,10 @@ Value truncate(Interpreter& interpreter, const Value& input, Arguments& argument
   if (wanted < end_length || leeway < 0) {
     throw TemplateError("expected length >= " + int_text(end_length) + " and leeway >= 0");
   }
-  if (static_cast<Int>(utf8_length(text)) <= wanted + leeway) {
+  if (static_cast<Int>(length(input)) <= wanted + leeway) {
     return input;
   }
+  const std::string& text = string_argument("truncate", input);
   size_t cut = 0;
   for (Int i = 0; i < wanted - end_length; ++i) {
     cut += utf8_step(text, cut).length;
@@ -354,16 +362,45 @@ Value truncate(Interpreter& interpreter, const Value& input, Arguments& argument
   return interpreter.string(kept + end);
 }
 
-Value urlencode(Interpreter& interpreter, const Value& input, Arguments& arguments) {
-  bind("urlencode", arguments, {});
+// urllib's quote; in a query a space is + and / is escaped too.
+std::string quoted(std::string_view text, bool query) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
-  for (const char c : interpreter.str(input)) {
+  for (const char c : text) {
     const auto byte = static_cast<uint8_t>(c);
-    if (std::isalnum(byte) != 0 || std::string_view("_.-~/").find(c) != std::string::npos) {
+    if (std::isalnum(byte) != 0 || std::string_view("_.-~").find(c) != std::string::npos ||
+        (c == '/' && !query)) {
       out.push_back(c);
+    } else if (c == ' ' && query) {
+      out.push_back('+');
     } else {
       out += {'%', kHex[byte >> 4], kHex[byte & 15]};
+    }
+  }
+  return out;
+}
+
+Value urlencode(Interpreter& interpreter, const Value& input, Arguments& arguments) {
+  bind("urlencode", arguments, {});
+  if (input.kind() != Kind::Sequence && !input.is_dict() && !input.is_undefined()) {
+    return interpreter.string(quoted(interpreter.str(input), false));
+  }
+  std::string out;
+  const auto add = [&](const Value& key, const Value& value) {
+    out += out.empty() ? "" : "&";
+    out += quoted(interpreter.str(key), true) + "=" + quoted(interpreter.str(value), true);
+  };
+  if (input.is_dict()) {
+    for (const auto& [key, value] : input.dict().items()) {
+      add(key, value);
+    }
+  } else {
+    for (const Value& item : iterate(input, interpreter.budget())) {
+      const std::vector<Value> pair = iterate(item, interpreter.budget());
+      if (pair.size() != 2) {
+        throw TemplateError("urlencode(): expected pairs");
+      }
+      add(pair[0], pair[1]);
     }
   }
   return interpreter.string(std::move(out));
@@ -386,7 +423,7 @@ constexpr Filter kFilters[] = {
     {"round", round_filter},
     {"safe", safe_filter},
     {"string", string_filter},
-    {"title", mapped<title_words>},
+    {"title", title_filter},
     {"tojson", tojson_filter},
     {"trim", trim},
     {"truncate", truncate},

@@ -252,7 +252,11 @@ void Interpreter::run_set_block(const Stmt& stmt, Scope& scope) {
 void Interpreter::run_filter_block(const Stmt& stmt, Scope& scope) {
   Scope& inner = enter(&scope);
   set(inner, kCapturedName, Value::of_string(capture(stmt.body, scope)));
-  append_str(evaluate(*stmt.exprs[0], inner), output_, budget_);
+  const Value filtered = evaluate(*stmt.exprs[0], inner);
+  if (!filtered.is_string()) {
+    throw TemplateError("a filter block must give a str, not " + std::string(type_name(filtered)));
+  }
+  append_str(filtered, output_, budget_);
   leave(inner);
 }
 

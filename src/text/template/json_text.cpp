@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "text/template/access.h"
 #include "text/template/format.h"
 #include "text/tokenizer/unicode.h"
 
@@ -160,22 +161,22 @@ class JsonPrinter {
       out_ += "{}";
       return;
     }
-    std::vector<std::pair<std::string, const Value*>> items;
-    for (const auto& [key, value] : dict.items()) {
-      items.emplace_back(key_text(key), &value);
+    std::vector<const std::pair<Value, Value>*> items;
+    for (const auto& item : dict.items()) {
+      items.push_back(&item);
     }
     if (style_.sort_keys) {
-      std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) {
-        return a.first < b.first;
+      std::stable_sort(items.begin(), items.end(), [this](const auto* a, const auto* b) {
+        return order(a->first, b->first, "<", budget_) < 0;
       });
     }
     out_.push_back('{');
     for (size_t i = 0; i < items.size(); ++i) {
       out_ += i == 0 ? std::string() : style_.item_separator;
       break_line(level + 1);
-      print_string(items[i].first);
+      print_string(key_text(items[i]->first));
       out_ += style_.key_separator;
-      print(*items[i].second, level + 1);
+      print(items[i]->second, level + 1);
     }
     break_line(level);
     out_.push_back('}');

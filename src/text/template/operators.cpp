@@ -141,7 +141,9 @@ Value divide(Operator op, const Value& left, const Value& right) {
     if (real) {
       const double a = left.as_float();
       const double b = right.as_float();
-      return Value::of_float(std::floor((a - float_modulo(a, b)) / b + 0.5));
+      const double quotient = (a - float_modulo(a, b)) / b;
+      return Value::of_float(quotient == 0.0 ? std::copysign(0.0, a / b)
+                                             : std::floor(quotient + 0.5));
     }
     return checked(floor_divide(left.as_int(), right.as_int()));
   }
@@ -285,9 +287,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
       budget.step(container.str().size() / 64);
       return container.str().find(item.str()) != std::string::npos;
     case Kind::Dict:
-      if (item.is_dict() || item.is_sequence(SequenceKind::List)) {
-        throw TemplateError("unhashable type: '" + std::string(type_name(item)) + "'");
-      }
+      require_hashable(item);
       return container.dict().find(item) != nullptr;
     default: {
       const bool in_place =

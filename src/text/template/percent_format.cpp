@@ -39,7 +39,7 @@ class PercentFormatter {
     }
     const bool is_tuple = arguments_.is_sequence(SequenceKind::Tuple);
     const bool leftover =
-        is_tuple ? next_ < arguments_.sequence().items.size() : next_ == 0 && !arguments_.is_dict();
+        is_tuple ? next_ < arguments_.sequence().items.size() : next_ == 0 && !is_mapping_like();
     if (leftover && !used_name_) {
       throw TemplateError("not all arguments converted during string formatting");
     }
@@ -47,6 +47,12 @@ class PercentFormatter {
   }
 
  private:
+  // Python's test for the argument of %(name)s: whatever has items, but str and tuple.
+  bool is_mapping_like() const {
+    return arguments_.is_dict() || arguments_.is_sequence(SequenceKind::List) ||
+           arguments_.is_sequence(SequenceKind::Range) || arguments_.is_undefined();
+  }
+
   const Value& next_argument() {
     if (arguments_.is_sequence(SequenceKind::Tuple)) {
       const auto& items = arguments_.sequence().items;

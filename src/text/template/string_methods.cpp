@@ -247,7 +247,7 @@ Value partition_method(Interpreter& interpreter, const Value& self, Arguments& a
   }
   std::vector<Value> items;
   for (const std::string_view part : parts) {
-    items.push_back(interpreter.string(std::string(part)));
+    items.push_back(interpreter.string(std::string(part), self.is_safe()));
   }
   return Value::of_sequence(SequenceKind::Tuple, std::move(items));
 }
@@ -298,7 +298,7 @@ Value format_method(Interpreter& interpreter, const Value& self, Arguments& argu
 
 constexpr FunctionEntry kMethods[] = {
     {"capitalize", mapped<capitalized>},
-    {"casefold", mapped<to_lower>},
+    {"casefold", mapped<case_folded>},
     {"center", pad_method<Align::Center>},
     {"count", count_method},
     {"endswith", affix_method<true>},

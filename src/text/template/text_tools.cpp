@@ -20,7 +20,7 @@ std::vector<std::string_view> split_space(std::string_view text, Int limit, bool
         continue;
       }
       if (limit >= 0 && static_cast<Int>(parts.size()) == limit) {
-        parts.push_back(strip(text.substr(0, end), nullptr, StripSide::Both));
+        parts.push_back(text.substr(0, end));  // only its right end is stripped
         break;
       }
       size_t begin = last;
@@ -39,7 +39,7 @@ std::vector<std::string_view> split_space(std::string_view text, Int limit, bool
       continue;
     }
     if (limit >= 0 && static_cast<Int>(parts.size()) == limit) {
-      parts.push_back(strip(text.substr(at), nullptr, StripSide::Right));
+      parts.push_back(text.substr(at));
       break;
     }
     size_t end = at;

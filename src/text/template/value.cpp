@@ -164,10 +164,7 @@ bool Value::same_object(const Value& other) const {
 }
 
 void Dict::set(Value key, Value value) {
-  if (key.kind() == Kind::Dict || key.kind() == Kind::Namespace ||
-      key.is_sequence(SequenceKind::List)) {
-    throw TemplateError("unhashable type: '" + std::string(type_name(key)) + "'");
-  }
+  require_hashable(key);
   depth = std::max({depth, key.depth() + 1, value.depth() + 1});
   if (const Value* found = find(key)) {
     *const_cast<Value*>(found) = std::move(value);  // found inside items_, which is ours
@@ -278,6 +275,18 @@ std::string_view type_name(const Value& value) {
 }
 
 bool equal(const Value& a, const Value& b) { return equal_at(a, b, 0); }
+
+void require_hashable(const Value& value) {
+  if (value.is_sequence(SequenceKind::Tuple)) {
+    for (const Value& item : value.sequence().items) {
+      require_hashable(item);
+    }
+  } else if (value.is_dict() || value.is_sequence(SequenceKind::List) ||
+             value.is_sequence(SequenceKind::DictKeys) ||
+             value.is_sequence(SequenceKind::DictItems)) {
+    throw TemplateError("unhashable type: '" + std::string(type_name(value)) + "'");
+  }
+}
 
 void require_defined(const Value& value) {
   if (value.is_undefined()) {

@@ -169,6 +169,8 @@ bool is_true(const Value& value);
 // Python's type(value).__name__.
 std::string_view type_name(const Value& value);
 bool equal(const Value& a, const Value& b);
+// Throws unless Python could use the value as a dict key.
+void require_hashable(const Value& value);
 // Throws the error of an undefined value; does nothing for others.
 void require_defined(const Value& value);
 

@@ -13,7 +13,8 @@ constexpr int64_t kMaxStrip = 4096;
 // The split of ByteLevel with use_regex (GPT-2's pattern, as every tokenizer of the family has it).
 constexpr std::string_view kByteLevelPattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kWordPattern = "\\w+|[^\\w\\s]+";
+// The split of Whitespace; it is not one of Oniguruma's, and its words include the joiners.
+constexpr std::string_view kWordPattern = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+";
 
 Result<std::string> short_text(const JsonObject& object, std::string_view key) {
   std::string text = TRY(object.get_string(key));

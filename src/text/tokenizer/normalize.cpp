@@ -10,9 +10,23 @@
 namespace nibble::text {
 namespace {
 
-std::string to_form(std::string text, UnicodeForm form) {
+// utf8proc 2.8 takes U+11A7 for a final consonant and loses it behind a syllable. The character
+// composes with nothing, so the text is normalized in parts around it.
+constexpr std::string_view kHangulOYae = "\xE1\x86\xA7";
+
+std::string to_form(std::string_view text, UnicodeForm form) {
   if (is_ascii(text)) {
-    return text;
+    return std::string(text);
+  }
+  if (const size_t at = text.find(kHangulOYae); at != std::string_view::npos) {
+    std::string out;
+    size_t done = 0;
+    for (size_t next = at; next != std::string_view::npos; next = text.find(kHangulOYae, done)) {
+      out += to_form(text.substr(done, next - done), form);
+      out += kHangulOYae;
+      done = next + kHangulOYae.size();
+    }
+    return out + to_form(text.substr(done), form);
   }
   int options = UTF8PROC_STABLE | (form.compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (form.compatibility) {
@@ -78,7 +92,7 @@ std::string strip_ends(std::string_view text, StripEnds ends) {
 struct ApplyStep {
   std::string text;
 
-  std::string operator()(const UnicodeForm& form) { return to_form(std::move(text), form); }
+  std::string operator()(const UnicodeForm& form) { return to_form(text, form); }
   std::string operator()(const Lowercase& /*step*/) { return lowercase(text); }
   std::string operator()(const StripAccents& /*step*/) {
     return map_characters(text, [](std::string& out, char32_t code) {

@@ -120,6 +120,12 @@ std::optional<std::string_view> Tokenizer::decodable(int32_t id, bool skip_speci
   if (!token.present || (skip_special_tokens && token.special)) {
     return std::nullopt;
   }
+  if (!parts_->decoded_as.empty()) {
+    const auto other = parts_->decoded_as.find(id);
+    if (other != parts_->decoded_as.end()) {
+      return other->second;
+    }
+  }
   return token.text;
 }
 
@@ -136,7 +142,9 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 }
 
 std::string_view Tokenizer::token_text(int32_t id) const {
-  return decodable(id, false).value_or(std::string_view());
+  const bool known = id >= 0 && static_cast<size_t>(id) < parts_->tokens.size();
+  return known ? std::string_view(parts_->tokens[static_cast<size_t>(id)].text)
+               : std::string_view();
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {

@@ -258,7 +258,11 @@ Result<void> Loader::build_added_matchers() {
   for (const AddedToken& token : added_) {
     parts_->tokens[static_cast<size_t>(token.id)].special |= token.special;
     if (token.normalized) {
-      normalized.push_back({parts_->normalizer.apply(token.content), token});
+      std::string pattern = parts_->normalizer.apply(token.content);
+      if (pattern != token.content && !pattern.empty()) {
+        parts_->decoded_as.emplace(token.id, pattern);
+      }
+      normalized.push_back({std::move(pattern), token});
     } else {
       raw.push_back({token.content, token});
     }

@@ -25,6 +25,9 @@ struct Token {
 struct TokenizerParts {
   std::vector<Token> tokens;                          // by id; never resized after load
   std::unordered_map<std::string_view, int32_t> ids;  // views into tokens
+  // Added tokens that are searched in normalized text decode to their normalized form, where that
+  // is another (so does the reference, from 0.20 on).
+  std::unordered_map<int32_t, std::string> decoded_as;
   Normalizer normalizer;
   PreTokenizer pretokenizer;
   AddedTokenMatcher raw_added;         // found in the text as given
