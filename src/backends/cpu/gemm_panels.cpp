@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -88,33 +87,50 @@ uint16_t activation(const uint16_t* x, const float* pre_quant_scale, int64_t k) 
                                     : float_to_bf16(bf16_to_float(x[k]) * pre_quant_scale[k]);
 }
 
-// One row into its column of a row group: f32 or pairs of bf16.
-void prepare_row(const PanelFormat& format,
-                 const GemmDesc& desc,
-                 const uint16_t* row,
-                 const float* pre_quant_scale,
-                 int64_t count,
-                 uint32_t* to) {
+// A row group as [steps, kRows] lanes of f32 or pairs of bf16. The row count is a constant so that
+// the inner loop writes one line after another.
+template <int kRows>
+void prepare_group(const PanelFormat& format,
+                   const GemmDesc& desc,
+                   const std::array<const uint16_t*, kMaxRowGroup>& rows,
+                   const float* pre_quant_scale,
+                   uint32_t* out) {
   const int64_t steps = padded_k(format, desc) / format.k_per_step;
-  if (format.k_per_step == 1) {
+  const auto value = [&](int r, int64_t k) -> uint32_t {
+    return k < desc.k ? activation(rows[static_cast<size_t>(r)], pre_quant_scale, k) : 0u;
+  };
+  if (format.k_per_step == 1 && pre_quant_scale == nullptr) {
     for (int64_t k = 0; k < desc.k; ++k) {
-      to[k * count] = static_cast<uint32_t>(activation(row, pre_quant_scale, k)) << 16;
+      for (int r = 0; r < kRows; ++r) {
+        out[k * kRows + r] = static_cast<uint32_t>(rows[static_cast<size_t>(r)][k]) << 16;
+      }
     }
-    for (int64_t k = desc.k; k < steps; ++k) {
-      to[k * count] = 0;
-    }
+    std::fill(out + desc.k * kRows, out + steps * kRows, 0u);
     return;
   }
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t k = step * 2;
-    const uint32_t low = k < desc.k ? activation(row, pre_quant_scale, k) : 0u;
-    const uint32_t high = k + 1 < desc.k ? activation(row, pre_quant_scale, k + 1) : 0u;
-    to[step * count] = low | high << 16;
+    for (int r = 0; r < kRows; ++r) {
+      out[step * kRows + r] = format.k_per_step == 1
+                                  ? value(r, step) << 16
+                                  : value(r, step * 2) | value(r, step * 2 + 1) << 16;
+    }
   }
 }
 
-// One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it, in column `column` of a
-// row group of `count` rows. Works through a chunk of blocks at a time on the stack.
+using PrepareGroup = void (*)(const PanelFormat&,
+                              const GemmDesc&,
+                              const std::array<const uint16_t*, kMaxRowGroup>&,
+                              const float*,
+                              uint32_t*);
+constexpr std::array<PrepareGroup, kMaxRowGroup> kPrepareGroup{prepare_group<1>,
+                                                               prepare_group<2>,
+                                                               prepare_group<3>,
+                                                               prepare_group<4>,
+                                                               prepare_group<5>,
+                                                               prepare_group<6>};
+
+// One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it, in column 0 of a row
+// group of `count` rows. Works through a chunk of blocks at a time on the stack.
 float prepare_quantized_row(const GemmDesc& desc,
                             const uint16_t* row,
                             const float* pre_quant_scale,
@@ -125,29 +141,34 @@ float prepare_quantized_row(const GemmDesc& desc,
                             int32_t* sums) {
   constexpr int64_t kChunkBlocks = 32;
   std::array<float, kChunkBlocks * 16> x;
+  std::array<float, kChunkBlocks> amax;
   std::array<float, kChunkBlocks> divisors;
   std::array<int8_t, kChunkBlocks * 16> codes;
+  const int64_t blocks = desc.k / 16;
+  const auto for_chunks = [&](const auto& body) {
+    for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
+      body(first, std::min(kChunkBlocks, blocks - first));
+    }
+  };
+  const auto scale_at = [&](int64_t block) {
+    return pre_quant_scale == nullptr ? nullptr : pre_quant_scale + block * 16;
+  };
   float global = input_scale;
   if (global <= 0.0f) {
-    float amax = 0.0f;
-    for (int64_t k = 0; k < desc.k; ++k) {
-      amax = std::max(amax, std::fabs(bf16_to_float(activation(row, pre_quant_scale, k))));
-    }
-    global = amax / (6.0f * 448.0f);
+    float top = 0.0f;
+    for_chunks([&](int64_t first, int64_t in_chunk) {
+      nvfp4_amax_avx2(row + first * 16, scale_at(first), in_chunk, nullptr, amax.data());
+      top = std::max(top, *std::max_element(amax.begin(), amax.begin() + in_chunk));
+    });
+    global = top / (6.0f * 448.0f);
     global = global > 0.0f ? global : 1.0f;
   }
-  const int64_t blocks = desc.k / 16;
-  for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
-    const int64_t in_chunk = std::min(kChunkBlocks, blocks - first);
+  for_chunks([&](int64_t first, int64_t in_chunk) {
+    nvfp4_amax_avx2(row + first * 16, scale_at(first), in_chunk, x.data(), amax.data());
     for (int64_t b = 0; b < in_chunk; ++b) {
-      float amax = 0.0f;
-      for (int64_t i = 0; i < 16; ++i) {
-        const float value = bf16_to_float(activation(row, pre_quant_scale, (first + b) * 16 + i));
-        x[static_cast<size_t>(b * 16 + i)] = value;
-        amax = std::max(amax, std::fabs(value));
-      }
-      const float scale = e4m3_to_float(float_to_e4m3(amax / 6.0f / global));
-      divisors[static_cast<size_t>(b)] = scale * global;
+      const auto at = static_cast<size_t>(b);
+      const float scale = e4m3_to_float(float_to_e4m3(amax[at] / 6.0f / global));
+      divisors[at] = scale * global;
       scales[(first + b) * count] = scale * 0.25f;  // both codes are twice their value
     }
     nvfp4_codes_avx2(x.data(), divisors.data(), in_chunk, codes.data());
@@ -163,7 +184,7 @@ float prepare_quantized_row(const GemmDesc& desc,
       }
       sums[(first + b) * count] = -12 * sum;
     }
-  }
+  });
   return global;
 }
 
@@ -245,23 +266,25 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
   const float* pre_quant_scale =
       desc.pre_quant_scale ? block.packed[kPreQuant].as<float>() + part * desc.k : nullptr;
   const PreparedRows to = prepared_rows(format, desc, block.workspace, block.rows, part);
+  uint32_t* lanes = to.lanes + first * (k / format.k_per_step);
+  std::array<const uint16_t*, kMaxRowGroup> rows{};
   for (int64_t r = 0; r < count; ++r) {
-    const int64_t at = first + r;
-    const int64_t source = block.x.index == nullptr ? at : block.x.index[at];
-    const uint16_t* row = block.x.base + source * block.x.stride;
-    uint32_t* lanes = to.lanes + first * (k / format.k_per_step) + r;
-    if (is_quantized(format)) {
-      to.row_scale[at] = prepare_quantized_row(desc,
-                                               row,
-                                               pre_quant_scale,
-                                               block.packed[kInputScale].as<float>()[part],
-                                               count,
-                                               lanes,
-                                               to.scales + first * (k / 16) + r,
-                                               to.sums + first * (k / 16) + r);
-    } else {
-      prepare_row(format, desc, row, pre_quant_scale, count, lanes);
-    }
+    const int64_t source = block.x.index == nullptr ? first + r : block.x.index[first + r];
+    rows[static_cast<size_t>(r)] = block.x.base + source * block.x.stride;
+  }
+  if (!is_quantized(format)) {
+    kPrepareGroup[static_cast<size_t>(count - 1)](format, desc, rows, pre_quant_scale, lanes);
+    return;
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    to.row_scale[first + r] = prepare_quantized_row(desc,
+                                                    rows[static_cast<size_t>(r)],
+                                                    pre_quant_scale,
+                                                    block.packed[kInputScale].as<float>()[part],
+                                                    count,
+                                                    lanes + r,
+                                                    to.scales + first * (k / 16) + r,
+                                                    to.sums + first * (k / 16) + r);
   }
 }
 

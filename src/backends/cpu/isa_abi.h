@@ -46,6 +46,10 @@ void gemm_bf16_avx512bf16(const GemmTask* task, int64_t group_begin, int64_t gro
 void nvfp4_w4a4_avx2(const GemmTask* task, int64_t group_begin, int64_t group_end);
 void nvfp4_w4a4_vnni(const GemmTask* task, int64_t group_begin, int64_t group_end);
 
+// bf16 x[16 * blocks] to FP32 `out` and the largest magnitude of each 16; with a pre-quant scale
+// the product is rounded to bf16 first. `out` may be null.
+void nvfp4_amax_avx2(
+    const uint16_t* x, const float* pre_quant_scale, int64_t blocks, float* out, float* amax);
 // E2M1 codes, as int8 of twice the value, of x / divisor: [blocks, 16]; a divisor of 0 gives zeros.
 void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes);
 

@@ -8,6 +8,32 @@ void nvfp4_w4a4_avx2(const GemmTask* task, int64_t group_begin, int64_t group_en
   run_gemm_w4a4<Avx2>(*task, group_begin, group_end);
 }
 
+void nvfp4_amax_avx2(
+    const uint16_t* x, const float* pre_quant_scale, int64_t blocks, float* out, float* amax) {
+  const __m256 sign_bit = _mm256_set1_ps(-0.0f);
+  for (int64_t b = 0; b < blocks; ++b) {
+    __m256 halves[2];
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = b * 16 + half * 8;
+      __m256 value = Avx2::load_bf16(x + at);
+      if (pre_quant_scale != nullptr) {
+        uint16_t rounded[8];
+        Avx2::store_bf16(rounded, _mm256_mul_ps(value, _mm256_loadu_ps(pre_quant_scale + at)));
+        value = Avx2::load_bf16(rounded);
+      }
+      if (out != nullptr) {
+        _mm256_storeu_ps(out + at, value);
+      }
+      halves[half] = _mm256_andnot_ps(sign_bit, value);
+    }
+    const __m256 both = _mm256_max_ps(halves[0], halves[1]);
+    __m128 top = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    top = _mm_max_ss(top, _mm_shuffle_ps(top, top, 1));
+    amax[b] = _mm_cvtss_f32(top);
+  }
+}
+
 // The thresholds of float_to_e2m1(): ties go to the even code. The step above a threshold is added
 // where it is passed: 0 1 2 3 4 6 8 12.
 void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes) {
