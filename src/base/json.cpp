@@ -14,8 +14,11 @@ namespace {
 
 // Boost.JSON 1.81 has no option for NaN and Infinity, so bare literals outside strings are replaced
 // by values that read back as what they mean: 1e999 would be refused, strings are unambiguous here
-// because the typed readers below are the only consumers.
-std::string quote_special_numbers(std::string_view text) {
+// because the typed readers below are the only consumers. nullopt: more of them than any config has
+// (each takes fifty times its text as a value).
+std::optional<std::string> quote_special_numbers(std::string_view text) {
+  constexpr size_t kMaxSpecialNumbers = 4096;
+  size_t count = 0;
   std::string out;
   out.reserve(text.size());
   bool in_string = false;
@@ -38,6 +41,9 @@ std::string quote_special_numbers(std::string_view text) {
     bool replaced = false;
     for (std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
       if (text.substr(i, word.size()) == word) {
+        if (++count > kMaxSpecialNumbers) {
+          return std::nullopt;
+        }
         out.append("{\"__float__\":\"").append(word).append("\"}");
         i += word.size() - 1;
         replaced = true;
@@ -213,10 +219,12 @@ Result<json::value> parse_json(std::string_view text, std::string_view where, Js
   // A second attempt for the literals that Python's json module writes and reads.
   if (text.find("Infinity") != std::string_view::npos ||
       text.find("NaN") != std::string_view::npos) {
-    json::error_code second_error;
-    json::value value = json::parse(quote_special_numbers(text), second_error, {}, options);
-    if (!second_error) {
-      return value;
+    if (const auto quoted = quote_special_numbers(text)) {
+      json::error_code second_error;
+      json::value value = json::parse(*quoted, second_error, {}, options);
+      if (!second_error) {
+        return value;
+      }
     }
   }
   const std::string reason = error ? error.message() : std::string("extra text after the value");

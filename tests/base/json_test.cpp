@@ -35,6 +35,17 @@ TEST(Json, AcceptsPythonsSpecialNumbersOutsideStringsOnly) {
   EXPECT_EQ(*root.get_double("d"), -INFINITY);
   EXPECT_EQ(*root.get_string("c"), "Infinity");
   EXPECT_FALSE(parse_json("{\"a\": Infinit}", "t").has_value());
+
+  // Each costs far more as a value than as text: only as many as a config may have.
+  const auto list = [](size_t count) {
+    std::string text = "[NaN";
+    for (size_t i = 1; i < count; ++i) {
+      text += ",NaN";
+    }
+    return text + "]";
+  };
+  EXPECT_TRUE(parse_json(list(4096), "t").has_value());
+  EXPECT_THAT(parse_json(list(4097), "t").error().message, HasSubstr("not valid JSON"));
 }
 
 TEST(Json, RefusesBrokenDeepAndOversizedText) {
