@@ -63,6 +63,21 @@ TEST(TemplateGolden, EveryRecordedRenderingIsEqual) {
   EXPECT_GE(check_golden(test::data_path("templates/golden.json")), 72U);
 }
 
+TEST(Template, ComparingSharedPartsStopsInsteadOfTakingForEver) {
+  const auto render = [](const std::string& doublings) {
+    const auto parsed = ChatTemplate::parse(
+        "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(" + doublings +
+            ") %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}"
+            "{{ ns.a == ns.b }}",
+        "",
+        "");
+    const auto text = parsed->render(boost::json::array{}, nullptr, false, {});
+    return text ? *text : text.error().message;
+  };
+  EXPECT_EQ(render("10"), "True");
+  EXPECT_EQ(render("60"), "values are too large to compare");
+}
+
 TEST(TemplateGolden, TheFullSetIsEqualToo) {
   const auto path = test::golden_path("templates/golden.json");
   if (!path) {

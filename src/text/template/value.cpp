@@ -8,7 +8,8 @@
 namespace nibble::text::jinja {
 namespace {
 
-constexpr size_t kIndexFrom = 12;  // a dict of more items gets a hash index
+constexpr size_t kIndexFrom = 12;                    // a dict of more items gets a hash index
+constexpr uint32_t kMaxComparisonSteps = 1'000'000;  // some 20 ms
 
 void check_depth(uint32_t depth) {
   if (depth > kMaxValueDepth) {
@@ -16,55 +17,69 @@ void check_depth(uint32_t depth) {
   }
 }
 
-bool equal_at(const Value& a, const Value& b, uint32_t level);
-
-bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, uint32_t level) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Value& x, const Value& y) {
-    return equal_at(x, y, level);
-  });
-}
-
-bool equal_dicts(const Dict& a, const Dict& b, uint32_t level) {
-  if (a.items().size() != b.items().size()) {
-    return false;
+// One comparison. Containers that share their parts have exponentially many pairs to compare, so
+// the number of steps is limited.
+class Comparison {
+ public:
+  bool equal(const Value& a, const Value& b, uint32_t level) {
+    check_depth(level);
+    if (steps_left_ == 0) {
+      throw TemplateError("values are too large to compare", ErrorCode::TooLarge);
+    }
+    --steps_left_;
+    if (a.is_number() && b.is_number()) {
+      if (a.is_float() || b.is_float()) {
+        return a.as_float() == b.as_float();
+      }
+      return a.as_int() == b.as_int();
+    }
+    if (a.kind() != b.kind()) {
+      return false;
+    }
+    switch (a.kind()) {
+      case Kind::Undefined:
+      case Kind::None:
+        return true;
+      case Kind::String:
+        return a.str() == b.str();
+      case Kind::Sequence: {
+        const SequenceKind kind = a.sequence().kind;
+        const bool by_items = kind == SequenceKind::List || kind == SequenceKind::Tuple ||
+                              kind == SequenceKind::Range;
+        if (!by_items || kind != b.sequence().kind) {
+          return a.same_object(b);
+        }
+        return equal_items(a.sequence().items, b.sequence().items, level + 1);
+      }
+      case Kind::Dict:
+        return equal_dicts(a.dict(), b.dict(), level + 1);
+      default:
+        return a.same_object(b);
+    }
   }
-  return std::all_of(a.items().begin(), a.items().end(), [&](const auto& item) {
-    const Value* other = b.find(item.first);
-    return other != nullptr && equal_at(item.second, *other, level);
-  });
-}
+
+ private:
+  bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, uint32_t level) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Value& x, const Value& y) {
+      return equal(x, y, level);
+    });
+  }
+
+  bool equal_dicts(const Dict& a, const Dict& b, uint32_t level) {
+    if (a.items().size() != b.items().size()) {
+      return false;
+    }
+    return std::all_of(a.items().begin(), a.items().end(), [&](const auto& item) {
+      const Value* other = b.find(item.first);
+      return other != nullptr && equal(item.second, *other, level);
+    });
+  }
+
+  uint32_t steps_left_ = kMaxComparisonSteps;
+};
 
 bool equal_at(const Value& a, const Value& b, uint32_t level) {
-  check_depth(level);
-  if (a.is_number() && b.is_number()) {
-    if (a.is_float() || b.is_float()) {
-      return a.as_float() == b.as_float();
-    }
-    return a.as_int() == b.as_int();
-  }
-  if (a.kind() != b.kind()) {
-    return false;
-  }
-  switch (a.kind()) {
-    case Kind::Undefined:
-    case Kind::None:
-      return true;
-    case Kind::String:
-      return a.str() == b.str();
-    case Kind::Sequence: {
-      const SequenceKind kind = a.sequence().kind;
-      const bool by_items =
-          kind == SequenceKind::List || kind == SequenceKind::Tuple || kind == SequenceKind::Range;
-      if (!by_items || kind != b.sequence().kind) {
-        return a.same_object(b);
-      }
-      return equal_items(a.sequence().items, b.sequence().items, level + 1);
-    }
-    case Kind::Dict:
-      return equal_dicts(a.dict(), b.dict(), level + 1);
-    default:
-      return a.same_object(b);
-  }
+  return Comparison().equal(a, b, level);
 }
 
 }  // namespace
