@@ -42,7 +42,15 @@ function(nibble_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  gtest_discover_tests(nibble_${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300)
+  # An allocation that is too large is a Result here, not the end.
+  set(environment "")
+  if(NIBBLE_SANITIZE MATCHES "address")
+    set(environment "ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1")
+  elseif(NIBBLE_SANITIZE MATCHES "thread")
+    set(environment "TSAN_OPTIONS=allocator_may_return_null=1")
+  endif()
+  gtest_discover_tests(nibble_${name}_test DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${environment}")
 endfunction()
 
 function(nibble_fuzz name)
