@@ -50,6 +50,20 @@ class ExpertsCpu : public testing::TestWithParam<Case> {
   StreamOwner stream_{Device{}, 2};
 };
 
+TEST_P(ExpertsCpu, MoreExpertsThanItsBuffersHoldAreRefusedInWords) {
+  for (const ExpertsBackend* backend : backends()) {
+    ExpertsDesc many = desc();
+    many.experts = 1025;
+    EXPECT_FALSE(backend->supports(many).ok) << backend->name;
+    EXPECT_NE(backend->supports(many).why_not.find("1024 experts"), std::string::npos);
+    many.experts = 1024;
+    many.topk = 64;
+    EXPECT_TRUE(backend->supports(many).ok) << backend->name;
+    many.topk = 65;
+    EXPECT_FALSE(backend->supports(many).ok) << backend->name;
+  }
+}
+
 TEST_P(ExpertsCpu, TheOracleMatchesTheExactAnswer) {
   if (desc().mode.act == QuantMode::Act::Nvfp4) {
     GTEST_SKIP() << "w4a4 is compared with the w4a4 oracle below: its hidden layer is quantized";

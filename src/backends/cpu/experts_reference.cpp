@@ -108,8 +108,8 @@ void run(const ExpertsDesc& desc, const ExpertsArgs& args, Stream stream) {
         args.workspace.size_bytes());
   const GemmDesc first = first_desc(desc);
   const GemmDesc second = second_desc(desc);
-  std::array<int32_t, 64> places;
-  CHECK(desc.topk <= static_cast<int64_t>(places.size()), "topk is above 64: ", desc.topk);
+  std::array<int32_t, kMostExpertsPerToken> places;
+  CHECK(desc.topk <= kMostExpertsPerToken, "topk is above its limit: ", desc.topk);
   for (int64_t t = 0; t < args.x.shape[0]; ++t) {
     for (int64_t j = 0; j < desc.topk; ++j) {
       const int64_t expert = args.ids.as<int32_t>()[t * args.ids.stride[0] + j];

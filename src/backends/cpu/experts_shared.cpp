@@ -14,6 +14,11 @@ Support check_experts(const ExpertsDesc& desc, CpuIsa needed) {
       desc.ffn <= 0) {
     return {false, "experts, topk, hidden and ffn must be positive and topk at most experts"};
   }
+  if (desc.experts > kMostExperts || desc.topk > kMostExpertsPerToken) {
+    return {false,
+            "takes up to " + std::to_string(kMostExperts) + " experts and " +
+                std::to_string(kMostExpertsPerToken) + " a token"};
+  }
   const Support first = check_desc(first_desc(desc), needed);
   return first.ok ? check_desc(second_desc(desc), needed) : first;
 }

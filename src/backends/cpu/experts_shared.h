@@ -8,6 +8,10 @@
 
 namespace nibble::cpu {
 
+// What the buffers of the router and of the scalar oracle hold; check_experts() refuses more.
+inline constexpr int64_t kMostExperts = 1024;
+inline constexpr int64_t kMostExpertsPerToken = 64;
+
 Support check_experts(const ExpertsDesc& desc, CpuIsa needed);
 
 // [gate; up] (two parts) or up alone: n = 2 * ffn or ffn, k = hidden, bf16 out.

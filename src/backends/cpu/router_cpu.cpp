@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/cpu/experts_shared.h"
 #include "backends/cpu/gemm_shared.h"
 #include "base/check.h"
 #include "ops/experts.h"
@@ -14,10 +15,9 @@ namespace {
 
 using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
-constexpr int64_t kMaxExperts = 1024;
 constexpr float kTaken = -std::numeric_limits<float>::infinity();
 
-using Scores = std::array<float, kMaxExperts>;
+using Scores = std::array<float, kMostExperts>;
 
 void score_token(const RouterDesc& desc, const float* logits, Scores& scores) {
   if (desc.score == RouterScore::Sigmoid) {
@@ -65,7 +65,7 @@ void keep_best_groups(const RouterDesc& desc, bool two_best, Scores& choice) {
       group_score[static_cast<size_t>(g)] += second;
     }
   }
-  std::array<bool, kMaxExperts> kept{};
+  std::array<bool, kMostExperts> kept{};
   for (int64_t i = 0; i < desc.topk_groups; ++i) {
     const int64_t best = best_of(group_score, 0, desc.groups);
     kept[static_cast<size_t>(best)] = true;
@@ -113,7 +113,7 @@ void route(const RouterDesc& desc,
            const Tensor& ids,
            const Tensor& weights,
            Stream stream) {
-  CHECK(desc.experts <= kMaxExperts && desc.topk <= desc.experts && desc.groups > 0 &&
+  CHECK(desc.experts <= kMostExperts && desc.topk <= desc.experts && desc.groups > 0 &&
             desc.experts % desc.groups == 0 && desc.topk_groups <= desc.groups,
         "a router of ",
         desc.experts,
