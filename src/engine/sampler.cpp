@@ -12,6 +12,7 @@ namespace nibble::engine {
 namespace {
 
 constexpr float kGreedyBelow = 1e-6f;  // temperatures under this are greedy, as upstream
+constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 bool is_greedy(const SamplingParams& sampling) {
@@ -62,7 +63,11 @@ void apply_penalties(std::vector<float>& logits, const Sequence& sequence) {
       if (!seen[static_cast<size_t>(token)]) {
         seen[static_cast<size_t>(token)] = true;
         float& logit = logits[static_cast<size_t>(token)];
-        logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
+        const float scaled =
+            logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
+        // An infinity would say that the model is broken, not that the penalty is tiny.
+        logit =
+            std::isinf(scaled) && std::isfinite(logit) ? std::copysign(kLargest, scaled) : scaled;
       }
     }
   }

@@ -121,6 +121,17 @@ TEST(Sampler, RepetitionPenaltyMakesNegativeLogitsMoreNegative) {
   EXPECT_EQ(sample(logits, sequence, {}, {}).token, 1);
 }
 
+TEST(Sampler, ATinyRepetitionPenaltyIsNotTakenForABrokenModel) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    Sequence sequence = sequence_with({.temperature = temperature, .repetition_penalty = 1e-44f});
+    sequence.tokens = {2, 5};
+    EXPECT_EQ(sample(kLogits, sequence, {}, {}).token, 2);
+    std::vector<float> broken = kLogits;
+    broken[2] = std::numeric_limits<float>::infinity();
+    EXPECT_FALSE(sample(broken, sequence, {}, {}).token.has_value());
+  }
+}
+
 TEST(Sampler, MinNewTokensHoldsStopTokensBack) {
   Sequence sequence = sequence_with({.temperature = 0, .min_new_tokens = 1, .stop_token_ids = {3}});
   const std::vector<int32_t> eos{1};
