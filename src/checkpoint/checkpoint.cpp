@@ -34,10 +34,15 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   }
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = std::exchange(row[0], i);
+    size_t least = i;
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
       diagonal = row[j];
       row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+      least = std::min(least, row[j]);
+    }
+    if (least > kSuggestDistance) {
+      return least;  // it only grows
     }
   }
   return row[b.size()];

@@ -19,11 +19,18 @@ constexpr std::array<std::string_view, 5> kLlamaShaped = {"LlamaForCausalLM",
                                                           "Qwen3MoeForCausalLM",
                                                           "MixtralForCausalLM"};
 
+// More say nothing new, and a config may state millions of experts.
+constexpr size_t kMaxErrors = 500;
+
 class Lookup {
  public:
+  bool full() const { return errors_.size() >= kMaxErrors; }
   explicit Lookup(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   void linear(const std::string& module, int64_t n, int64_t k, std::string_view from) {
+    if (full()) {
+      return;
+    }
     if (auto info = checkpoint_.linear(module, n, k, from); !info && !is_reported(info.error())) {
       errors_.push_back(std::move(info).error());
     }
@@ -32,6 +39,9 @@ class Lookup {
     tensor(name, {size}, from);
   }
   void tensor(const std::string& name, const Shape& shape, std::string_view from) {
+    if (full()) {
+      return;
+    }
     const checkpoint::TensorInfo* info = checkpoint_.find(name);
     const bool fits =
         info != nullptr && info->shape == shape &&
@@ -83,7 +93,7 @@ void experts(Lookup& lookup, const std::string& layer, const ModelConfig& config
   const bool mixtral = config.architecture == "MixtralForCausalLM";
   const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
   lookup.linear(block + "gate", config.moe.num_experts, hidden, "num_experts x hidden_size");
-  for (int64_t expert = 0; expert < config.moe.num_experts; ++expert) {
+  for (int64_t expert = 0; expert < config.moe.num_experts && !lookup.full(); ++expert) {
     const std::string prefix = block + "experts." + std::to_string(expert) + ".";
     if (!mixtral) {
       mlp(lookup, prefix, hidden, inner, "moe_intermediate_size");
@@ -129,7 +139,7 @@ std::vector<Error> missing_tensors(const Checkpoint& checkpoint) {
   lookup.tensor("model.embed_tokens.weight",
                 {config.vocab_size, config.hidden_size},
                 "vocab_size x hidden_size");
-  for (int64_t index = 0; index < config.num_hidden_layers; ++index) {
+  for (int64_t index = 0; index < config.num_hidden_layers && !lookup.full(); ++index) {
     const std::string layer = "model.layers." + std::to_string(index) + ".";
     lookup.vector(layer + "input_layernorm.weight", config.hidden_size, "hidden_size");
     attention(lookup, layer, config);

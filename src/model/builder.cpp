@@ -152,6 +152,9 @@ Result<Builder::Resolved> Builder::resolve(
 
 Linear Builder::linear(
     const std::string& name, std::vector<PartSpec> parts, int64_t k, Bias bias, DType out) {
+  if (error_) {
+    return {};  // the first is told; looking for similar names of all others takes long
+  }
   Result<Resolved> resolved = resolve(name, parts, k, bias, out);
   if (!resolved) {
     fail(resolved.error());

@@ -66,6 +66,16 @@ TEST(ExpectedTensors, AWrongSizeNamesTheConfigKeys) {
   EXPECT_THAT(errors[0].text(), HasSubstr("(from intermediate_size x hidden_size)"));
 }
 
+TEST(ExpectedTensors, AConfigWithMillionsOfExpertsDoesNotKeepItBusy) {
+  CheckpointEditor editor(*test::any_golden_path("llama"));
+  editor.config()["architectures"] = boost::json::array{"Qwen3MoeForCausalLM"};
+  editor.config()["num_experts"] = 1 << 24;
+  editor.config()["num_experts_per_tok"] = 2;
+  const auto checkpoint = editor.open();
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(missing_tensors(*checkpoint).size(), 500u);
+}
+
 TEST(ExpectedTensors, SaysNothingAboutUnknownArchitectures) {
   CheckpointEditor editor(*test::any_golden_path("llama"));
   editor.config()["architectures"] = boost::json::array{"SomethingElse"};
