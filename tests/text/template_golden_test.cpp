@@ -64,18 +64,19 @@ TEST(TemplateGolden, EveryRecordedRenderingIsEqual) {
 }
 
 TEST(Template, ComparingSharedPartsStopsInsteadOfTakingForEver) {
-  const auto render = [](const std::string& doublings) {
+  const auto render = [](const std::string& doublings, const std::string& last) {
     const auto parsed = ChatTemplate::parse(
-        "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(" + doublings +
-            ") %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}"
-            "{{ ns.a == ns.b }}",
+        "{% set ns = namespace(a=(1,), b=(1,)) %}{% for i in range(" + doublings +
+            ") %}{% set ns.a = (ns.a, ns.a) %}{% set ns.b = (ns.b, ns.b) %}{% endfor %}" + last,
         "",
         "");
     const auto text = parsed->render(boost::json::array{}, nullptr, false, {});
     return text ? *text : text.error().message;
   };
-  EXPECT_EQ(render("10"), "True");
-  EXPECT_EQ(render("60"), "values are too large to compare");
+  EXPECT_EQ(render("10", "{{ ns.a == ns.b }}"), "True");
+  EXPECT_EQ(render("60", "{{ ns.a == ns.b }}"), "values are too large to compare");
+  EXPECT_EQ(render("10", "{{ {ns.a: 1} | length }}"), "1");
+  EXPECT_EQ(render("60", "{{ {ns.a: 1} | length }}"), "values are too large to be a key");
 }
 
 TEST(TemplateGolden, TheFullSetIsEqualToo) {

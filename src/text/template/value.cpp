@@ -82,6 +82,23 @@ bool equal_at(const Value& a, const Value& b, uint32_t level) {
   return Comparison().equal(a, b, level);
 }
 
+// Tuples may share their parts too.
+void require_hashable_within(const Value& value, uint32_t& steps_left) {
+  if (steps_left == 0) {
+    throw TemplateError("values are too large to be a key", ErrorCode::TooLarge);
+  }
+  --steps_left;
+  if (value.is_sequence(SequenceKind::Tuple)) {
+    for (const Value& item : value.sequence().items) {
+      require_hashable_within(item, steps_left);
+    }
+  } else if (value.is_dict() || value.is_sequence(SequenceKind::List) ||
+             value.is_sequence(SequenceKind::DictKeys) ||
+             value.is_sequence(SequenceKind::DictItems)) {
+    throw TemplateError("unhashable type: '" + std::string(type_name(value)) + "'");
+  }
+}
+
 }  // namespace
 
 Value Value::undefined(std::string message) {
@@ -292,15 +309,8 @@ std::string_view type_name(const Value& value) {
 bool equal(const Value& a, const Value& b) { return equal_at(a, b, 0); }
 
 void require_hashable(const Value& value) {
-  if (value.is_sequence(SequenceKind::Tuple)) {
-    for (const Value& item : value.sequence().items) {
-      require_hashable(item);
-    }
-  } else if (value.is_dict() || value.is_sequence(SequenceKind::List) ||
-             value.is_sequence(SequenceKind::DictKeys) ||
-             value.is_sequence(SequenceKind::DictItems)) {
-    throw TemplateError("unhashable type: '" + std::string(type_name(value)) + "'");
-  }
+  uint32_t steps_left = kMaxComparisonSteps;
+  require_hashable_within(value, steps_left);
 }
 
 void require_defined(const Value& value) {
