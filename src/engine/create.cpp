@@ -15,17 +15,21 @@ namespace {
 
 // Without a limit from the user the CPU's cache holds this many tokens, or two full contexts.
 constexpr int64_t kDefaultCpuTokens = 65536;
+// Of what scratch memory is proportional to: products with two sizes of a model fit 63 bits.
+constexpr int64_t kMaxStepSize = int64_t{1} << 20;
 
 Result<void> check_config(const EngineConfig& config) {
-  const auto positive = [](int64_t value, const char* field) -> Result<void> {
-    if (value <= 0) {
-      return invalid(fmt::format("expected a positive number, found {}", value), field);
+  const auto between =
+      [](int64_t value, int64_t low, int64_t high, const char* field) -> Result<void> {
+    if (value < low || value > high) {
+      return invalid(fmt::format("expected {} to {}, found {}", low, high, value), field);
     }
     return {};
   };
-  TRY(positive(config.page_size, "page_size"));
-  TRY(positive(config.max_running_requests, "max_running_requests"));
-  TRY(positive(config.chunked_prefill_size, "chunked_prefill_size"));
+  TRY(between(config.page_size, 1, kMaxStepSize, "page_size"));
+  TRY(between(config.max_running_requests, 1, kMaxStepSize, "max_running_requests"));
+  TRY(between(config.chunked_prefill_size, 1, kMaxStepSize, "chunked_prefill_size"));
+  TRY(between(config.max_total_tokens, 0, INT32_MAX, "max_total_tokens"));
   if (config.num_threads < 0) {
     return invalid(fmt::format("expected 0 or more, found {}", config.num_threads), "num_threads");
   }

@@ -332,6 +332,12 @@ TEST(Engine, AWrongConfigurationIsRefusedByName) {
     return engine ? std::string("accepted") : engine.error().text();
   };
   EXPECT_THAT(refusal([](EngineConfig& c) { c.page_size = 0; }), HasSubstr("page_size"));
+  EXPECT_THAT(refusal([](EngineConfig& c) { c.max_running_requests = INT64_MAX; }),
+              HasSubstr("max_running_requests: expected 1 to 1048576"));
+  EXPECT_THAT(refusal([](EngineConfig& c) { c.chunked_prefill_size = INT64_MAX; }),
+              HasSubstr("chunked_prefill_size: expected 1 to 1048576"));
+  EXPECT_THAT(refusal([](EngineConfig& c) { c.max_total_tokens = INT64_MAX; }),
+              HasSubstr("max_total_tokens: expected 0 to 2147483647"));
   EXPECT_THAT(refusal([](EngineConfig& c) { c.context_length = 1 << 20; }),
               HasSubstr("context_length"));
   EXPECT_THAT(refusal([](EngineConfig& c) { c.fp4_gemm_backend = "nonsense"; }),
