@@ -7,6 +7,7 @@
 #include <string>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
@@ -21,7 +22,15 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 int num_devices() { return 1; }
 
+size_t physical_bytes() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
 void* allocate_host(size_t size_bytes) {
+  // Overcommit would hand out more than the machine has and end the process at first use.
+  if (size_bytes > physical_bytes()) {
+    return nullptr;
+  }
   // Weights are read once per token: 2 MiB pages save most of the address translations.
   const bool large = size_bytes >= 2 * kHugePage;
   void* memory = nullptr;
