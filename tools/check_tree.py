@@ -25,7 +25,7 @@ DATA_BYTES = 12 * 1024 * 1024
 CODE = {".h", ".cpp", ".cu", ".cuh"}
 COUNTED = CODE | {".py", ".sh", ".cmake"}
 # Test folders that do not mirror one source file each.
-FREE_TESTS = ("matrix", "golden", "e2e", "gpu", "support", "parity", "fuzz", "tools", "data")
+FREE_TESTS = ("matrix", "dialects", "golden", "e2e", "gpu", "support", "parity", "fuzz", "tools", "data")
 ENVIRONMENT = re.compile(r"\b(secure_)?getenv\s*\(|\benviron\b")
 RAW_MEMORY = re.compile(r"(?<!operator )\b(new|delete)\b")
 TODO = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")

@@ -1,11 +1,12 @@
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <utility>
 
 #include "base/json.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/fused_parts.h"
 #include "checkpoint/linear_table.h"
 #include "checkpoint/shard_list.h"
 
@@ -15,9 +16,6 @@ namespace json = boost::json;
 
 namespace {
 
-// Weights lie below 1e4 in magnitude, so a multiplier (amax / 2688) above this is a divisor that a
-// converter put under the wrong name; divisors below its inverse likewise.
-constexpr float kMaxGlobalScale = 64.0f;
 constexpr size_t kMaxNamesListed = 3;
 // A name within this edit distance is worth suggesting.
 constexpr size_t kSuggestDistance = 3;
@@ -48,12 +46,26 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Neighbouring layers and experts have names that differ in numbers only: no suggestions.
-bool differ_in_numbers_only(std::string a, std::string b) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  std::erase_if(a, is_digit);
-  std::erase_if(b, is_digit);
-  return a == b;
+// Names that are what they say are no misspelling of another: the other parts of the same layer,
+// the same part of other layers and experts.
+bool is_common_name(const std::string& name) {
+  constexpr std::array<std::string_view, 14> kCommon = {".q_proj.",
+                                                        ".k_proj.",
+                                                        ".v_proj.",
+                                                        ".o_proj.",
+                                                        ".gate_proj.",
+                                                        ".up_proj.",
+                                                        ".down_proj.",
+                                                        ".q_norm.",
+                                                        ".k_norm.",
+                                                        ".w1.",
+                                                        ".w2.",
+                                                        ".w3.",
+                                                        ".gate.",
+                                                        "layernorm."};
+  return std::any_of(kCommon.begin(), kCommon.end(), [&](std::string_view part) {
+    return name.find(part) != std::string::npos;
+  });
 }
 
 Result<std::optional<json::value>> optional_json(const std::string& path) {
@@ -87,11 +99,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   TRY(checkpoint.read_headers());
   LinearTable table =
       build_linear_table(checkpoint.tensors_, checkpoint.quant_, checkpoint.config_);
-  checkpoint.linears_ = std::move(table.linears);
+  checkpoint.linears_ = split_fused_linears(std::move(table.linears), checkpoint.config_);
   checkpoint.linear_errors_ = std::move(table.errors);
   checkpoint.check_scalars();
   for (const auto& [module, error] : checkpoint.linear_errors_) {
-    checkpoint.add_error(error);
+    if (runs_for_text(module, checkpoint.config_)) {
+      checkpoint.add_error(error);
+    } else {
+      checkpoint.add_warning(error);
+    }
   }
   for (Error& warning : table.warnings) {
     checkpoint.add_warning(std::move(warning));
@@ -199,65 +215,6 @@ Result<void> Checkpoint::read_headers() {
   return {};
 }
 
-Result<float> Checkpoint::read_scalar(const std::string& name) const {
-  const TensorInfo* info = find(name);
-  if (info == nullptr) {
-    return fail(ErrorCode::NotFound, "missing", name);
-  }
-  if (num_elements(info->shape) != 1) {
-    return invalid("expected one number, found " + to_string(info->shape), name);
-  }
-  std::vector<std::byte> bytes = TRY(read_bytes(name));
-  bytes = TRY(convert_floats(bytes, info->dtype, DType::F32, name));
-  return load_floats(bytes).front();
-}
-
-void Checkpoint::check_scalars() {
-  for (LinearInfo& info : linears_) {
-    const std::string& name =
-        info.format == LinearInfo::Format::Nvfp4 ? info.weight_scale_2 : info.weight_scale;
-    if (info.format != LinearInfo::Format::Bf16) {
-      auto value = read_scalar(name);
-      if (!value) {
-        linear_errors_.emplace(info.module, std::move(value).error());
-        continue;
-      }
-      const float multiplier = info.inverse_scales ? 1.0f / *value : *value;
-      if (!std::isfinite(*value) || !(*value > 0.0f) || !std::isfinite(multiplier)) {
-        linear_errors_.emplace(info.module,
-                               Error{ErrorCode::InvalidArgument,
-                                     "expected a finite positive scale, found " +
-                                         format_number(static_cast<double>(*value)),
-                                     name});
-        continue;
-      }
-      if (info.format == LinearInfo::Format::Nvfp4 && multiplier > kMaxGlobalScale) {
-        linear_errors_.emplace(
-            info.module,
-            Error{ErrorCode::InvalidArgument,
-                  "found " + format_number(static_cast<double>(*value)) + ", expected a " +
-                      (info.inverse_scales ? "divisor (about 2688 / amax); it looks like a "
-                                             "multiplier under the wrong name"
-                                           : "multiplier (about amax / 2688); it looks like a "
-                                             "divisor under the wrong name"),
-                  name});
-        continue;
-      }
-      info.global_scale = multiplier;
-    }
-    if (!info.input_scale.empty()) {
-      const auto value = read_scalar(info.input_scale);
-      if (!value || !std::isfinite(*value) || !(*value > 0.0f)) {
-        add_warning({ErrorCode::InvalidArgument,
-                     "is not a finite positive number; it is ignored and activations are scaled "
-                     "by token where they are quantized",
-                     info.input_scale});
-        info.input_scale.clear();
-      }
-    }
-  }
-}
-
 Result<void> Checkpoint::require_servable() const {
   size_t errors = 0;
   const Problem* first = nullptr;
@@ -295,11 +252,11 @@ Error Checkpoint::missing(std::string_view name, const std::string& expected) co
   std::vector<std::pair<size_t, std::string>> near;
   for (const auto& [other, entry] : tensors_) {
     const size_t longer = std::max(other.size(), name.size());
-    if (longer - std::min(other.size(), name.size()) > kSuggestDistance) {
+    if (longer - std::min(other.size(), name.size()) > kSuggestDistance || is_common_name(other)) {
       continue;
     }
     const size_t distance = edit_distance(name, other);
-    if (distance <= kSuggestDistance && !differ_in_numbers_only(std::string(name), other)) {
+    if (distance <= kSuggestDistance) {
       near.emplace_back(distance, other);
     }
   }
@@ -352,6 +309,11 @@ Result<std::vector<std::byte>> Checkpoint::read_as(std::string_view name,
   if (!info->unusable.empty()) {
     return unsupported(info->unusable + "; expected " + expected, text);
   }
+  if (is_embedding_table(name)) {
+    if (auto decoded = TRY(decode_table(name, dtype, shape))) {
+      return std::move(*decoded);
+    }
+  }
   const bool same_kind =
       info->dtype == dtype || (is_float_dtype(info->dtype) && is_float_dtype(dtype));
   if (!same_kind || !(info->shape == shape)) {
@@ -399,36 +361,6 @@ Result<LinearInfo> Checkpoint::linear(std::string_view module,
     return invalid("expected " + shape + ", found " + stored, found->weight);
   }
   return *found;
-}
-
-Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
-  LinearData data;
-  TRY(decode_weight(info, data));
-  if (!info.input_scale.empty()) {
-    const float value = TRY(read_scalar(info.input_scale));
-    data.input_scale = info.inverse_scales ? 1.0f / value : value;
-  }
-  if (!info.pre_quant_scale.empty()) {
-    data.pre_quant_scale_dtype = find(info.pre_quant_scale)->dtype;
-    data.pre_quant_scale = TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
-  }
-  if (!info.bias.empty()) {
-    const TensorInfo* bias = find(info.bias);
-    if (num_elements(bias->shape) != info.n) {
-      return invalid("expected " + to_string(Shape{info.n}) + ", found " + to_string(bias->shape),
-                     info.bias);
-    }
-    data.bias_dtype = bias->dtype;
-    data.bias = TRY(read_small_floats(info.bias, data.bias_dtype));
-  }
-  return data;
-}
-
-Result<std::vector<std::byte>> Checkpoint::read_small_floats(const std::string& name,
-                                                             DType& dtype) const {
-  const DType stored = dtype;
-  dtype = stored == DType::BF16 ? DType::BF16 : DType::F32;  // f16 would lose its small values
-  return convert_floats(TRY(read_bytes(name)), stored, dtype, name);
 }
 
 }  // namespace nibble::checkpoint

@@ -39,6 +39,10 @@ struct LinearInfo {
   std::string input_scale;  // empty too when the config says weight only, or when it is unusable
   std::string pre_quant_scale;
   std::string bias;
+  // Part of a matrix that is fused in the file (qkv_proj, gate_up_proj): n rows of it from
+  // row_begin on; stored_rows is the whole matrix's. 0: not a part.
+  int64_t row_begin = 0;
+  int64_t stored_rows = 0;
   bool inverse_scales = false;  // compressed-tensors stores 1 / multiplier
   float global_scale = 1.0f;    // the multiplier: nvfp4 weight_scale_2, fp8 weight_scale
   uint64_t size_bytes = 0;
@@ -85,8 +89,8 @@ class Checkpoint {
                          uint64_t offset_bytes,
                          std::span<std::byte> out) const;
   // A tensor of the expected dtype (BF16 accepts F16/F32 sources by conversion) and shape,
-  // converted to `dtype`; errors name tensor, expected, found and the config key the expectation
-  // comes from.
+  // converted to `dtype`; an NVFP4 or FP8 embedding table is decoded. Errors name tensor, expected,
+  // found and the config key the expectation comes from.
   Result<std::vector<std::byte>> read_as(std::string_view name,
                                          DType dtype,
                                          const Shape& shape,
@@ -113,6 +117,10 @@ class Checkpoint {
   Result<float> read_scalar(const std::string& name) const;
   Error missing(std::string_view name, const std::string& expected) const;
   Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
+  // A quantized embedding table as floats; nullopt when `name` is not one of this shape.
+  Result<std::optional<std::vector<std::byte>>> decode_table(std::string_view name,
+                                                             DType dtype,
+                                                             const Shape& shape) const;
   Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
   Result<std::vector<float>> read_fp8(const LinearInfo& info) const;
   Result<std::vector<std::byte>> read_bytes(const std::string& name) const;

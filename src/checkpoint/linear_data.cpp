@@ -119,6 +119,20 @@ std::vector<std::byte> as_bytes(const std::vector<float>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
+LinearInfo whole_of(LinearInfo part) {
+  part.n = std::exchange(part.stored_rows, 0);
+  part.row_begin = 0;
+  return part;
+}
+
+// The part's rows of something stored row by row for the whole matrix; empty stays empty.
+template <typename T>
+std::vector<T> rows_of(const LinearInfo& part, std::vector<T> whole) {
+  const size_t row = whole.size() / static_cast<size_t>(part.stored_rows);
+  const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(row) * part.row_begin;
+  return {begin, begin + static_cast<std::ptrdiff_t>(row) * part.n};
+}
+
 }  // namespace
 
 Result<void> Checkpoint::read_nvfp4(const LinearInfo& info, LinearData& data) const {
@@ -168,7 +182,27 @@ Result<std::vector<float>> Checkpoint::read_fp8(const LinearInfo& info) const {
   return scale_fp8(info, weight, scales);
 }
 
+Result<std::optional<std::vector<std::byte>>> Checkpoint::decode_table(std::string_view name,
+                                                                       DType dtype,
+                                                                       const Shape& shape) const {
+  const std::string_view module = name.substr(0, name.rfind('.'));
+  const auto found = std::lower_bound(
+      linears_.begin(),
+      linears_.end(),
+      module,
+      [](const LinearInfo& info, std::string_view wanted) { return info.module < wanted; });
+  if (found == linears_.end() || found->module != module || found->weight != name ||
+      !(shape == Shape{found->n, found->k})) {
+    return std::nullopt;
+  }
+  return std::optional(
+      TRY(convert_floats(as_bytes(TRY(read_weight(*found))), DType::F32, dtype, found->weight)));
+}
+
 Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const {
+  if (info.stored_rows > 0) {
+    return rows_of(info, TRY(read_weight(whole_of(info))));
+  }
   if (info.format == LinearInfo::Format::Nvfp4) {
     LinearData data;
     TRY(read_nvfp4(info, data));
@@ -186,6 +220,43 @@ Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const
   }
   return load_floats(TRY(convert_floats(
       TRY(read_bytes(info.weight)), find(info.weight)->dtype, DType::F32, info.weight)));
+}
+
+Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
+  if (info.stored_rows > 0) {
+    LinearData whole = TRY(read_linear(whole_of(info)));
+    for (std::vector<std::byte>* rows : {&whole.weight, &whole.weight_scale, &whole.bias}) {
+      *rows = rows_of(info, std::move(*rows));
+    }
+    return whole;
+  }
+  LinearData data;
+  TRY(decode_weight(info, data));
+  if (!info.input_scale.empty()) {
+    const float value = TRY(read_scalar(info.input_scale));
+    data.input_scale = info.inverse_scales ? 1.0f / value : value;
+  }
+  if (!info.pre_quant_scale.empty()) {
+    data.pre_quant_scale_dtype = find(info.pre_quant_scale)->dtype;
+    data.pre_quant_scale = TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
+  }
+  if (!info.bias.empty()) {
+    const TensorInfo* bias = find(info.bias);
+    if (num_elements(bias->shape) != info.n) {
+      return invalid("expected " + to_string(Shape{info.n}) + ", found " + to_string(bias->shape),
+                     info.bias);
+    }
+    data.bias_dtype = bias->dtype;
+    data.bias = TRY(read_small_floats(info.bias, data.bias_dtype));
+  }
+  return data;
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_small_floats(const std::string& name,
+                                                             DType& dtype) const {
+  const DType stored = dtype;
+  dtype = stored == DType::BF16 ? DType::BF16 : DType::F32;  // f16 would lose its small values
+  return convert_floats(TRY(read_bytes(name)), stored, dtype, name);
 }
 
 }  // namespace nibble::checkpoint

@@ -108,14 +108,7 @@ bool may_stay_unquantized(std::string_view module, const ModelConfig& config) {
   if (std::find(kNames.begin(), kNames.end(), last) != kNames.end() || is_embedding(module)) {
     return true;
   }
-  constexpr std::array<std::string_view, 6> kParts = {
-      "mtp.", "visual", "vision", "audio", "projector", "router."};
-  if (std::any_of(kParts.begin(), kParts.end(), [&](std::string_view part) {
-        return module.find(part) != std::string_view::npos;
-      })) {
-    return true;
-  }
-  return config.num_hidden_layers > 0 && layer_index(module) >= config.num_hidden_layers;
+  return module.find("router.") != std::string_view::npos || !runs_for_text(module, config);
 }
 
 bool is_float(DType dtype) {
@@ -144,7 +137,9 @@ class Classifier {
     for (const auto& [suffix, member] : members_) {
       info_.size_bytes += member.info->size_bytes;
     }
-    if (members_.contains(".svdquant_lora_a") || members_.contains("._svdquant_lora_a")) {
+    if (std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+          return entry.first.find("svdquant_lora") != std::string_view::npos;
+        })) {
       return unsupported(
           "has a low-rank branch beside its 4-bit weight (NVFP4_SVD), which is not supported",
           module_);
@@ -248,9 +243,11 @@ class Classifier {
     std::string hint;
     const int64_t padded_n = (info_.n + 127) / 128 * 128;
     const int64_t padded_groups = (info_.k / 16 + 3) / 4 * 4;
-    if (num_elements(shape) == padded_n * padded_groups) {
+    const bool in_order = shape == Shape{info_.n, info_.k / 16};
+    if (!in_order && num_elements(shape) == padded_n * padded_groups) {
       hint = "; the scales may be in the swizzled 128x4 layout of a kernel instead of row order";
-    } else if (shape.rank == 2 && shape[0] == info_.n && shape[1] > 0 && info_.k % shape[1] == 0) {
+    } else if (!in_order && shape.rank == 2 && shape[0] == info_.n && shape[1] > 0 &&
+               info_.k % shape[1] == 0) {
       hint = "; the checkpoint may use group size " + std::to_string(info_.k / shape[1]) +
              ", 16 and 32 are supported";
     }
@@ -385,6 +382,22 @@ void check_claim(const LinearInfo& info,
 
 }  // namespace
 
+bool is_embedding_table(std::string_view tensor) {
+  return tensor.ends_with(".weight") && is_embedding(tensor.substr(0, tensor.rfind('.')));
+}
+
+bool runs_for_text(std::string_view module, const ModelConfig& config) {
+  constexpr std::array<std::string_view, 5> kElsewhere = {
+      "mtp.", "visual", "vision", "audio", "projector"};
+  const bool elsewhere =
+      std::any_of(kElsewhere.begin(), kElsewhere.end(), [&](std::string_view part) {
+        return module.find(part) != std::string_view::npos;
+      });
+  const bool past_the_end =
+      config.num_hidden_layers > 0 && layer_index(module) >= config.num_hidden_layers;
+  return !elsewhere && !past_the_end;
+}
+
 std::string_view to_string(LinearInfo::Format format) {
   switch (format) {
     case LinearInfo::Format::Bf16:
@@ -396,6 +409,66 @@ std::string_view to_string(LinearInfo::Format format) {
   }
   return "unknown";
 }
+
+namespace {
+
+// Scales that belong to no linear: those of the KV cache, which is kept in bf16 here, and what
+// calibration leaves behind.
+bool is_known_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kKnown = {".k_scale",
+                                                      ".v_scale",
+                                                      ".kv_scale",
+                                                      ".output_scale",
+                                                      ".k_global_scale",
+                                                      ".v_global_scale",
+                                                      ".q_scale",
+                                                      ".logit_scale"};
+  const auto ends = [&](std::string_view ending) { return name.ends_with(ending); };
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(), ends) ||
+         std::any_of(kKnown.begin(), kKnown.end(), ends) ||
+         name.find("_quantizer.") != std::string_view::npos;
+}
+
+// One warning for all tensors that are named like scales and that nothing reads.
+void warn_about_unknown_scales(const TensorTable& tensors, LinearTable& table) {
+  std::string first;
+  size_t count = 0;
+  for (const auto& [name, entry] : tensors) {
+    const size_t dot = name.rfind('.');
+    const bool scale = name.find("scale", dot == std::string::npos ? 0 : dot) != std::string::npos;
+    if (scale && !is_known_scale(name)) {
+      first = count++ == 0 ? name : first;
+    }
+  }
+  if (count > 0) {
+    table.warnings.push_back(
+        {ErrorCode::InvalidArgument,
+         "named like a scale, but nothing reads it" +
+             (count > 1 ? " (and " + std::to_string(count - 1) + " others)" : std::string()),
+         first});
+  }
+}
+
+void warn_about_absent_input_scales(LinearTable& table) {
+  std::string first;
+  size_t count = 0;
+  for (const LinearInfo& info : table.linears) {
+    const bool activations = info.claim == QuantAlgo::Nvfp4 || info.claim == QuantAlgo::Nvfp4Awq;
+    if (info.format == LinearInfo::Format::Nvfp4 && activations && info.input_scale.empty()) {
+      first = count++ == 0 ? info.module : first;
+    }
+  }
+  if (count > 0) {
+    table.warnings.push_back(
+        {ErrorCode::InvalidArgument,
+         "missing here and for " + std::to_string(count - 1) +
+             " other linears; weights are not affected, and activations are scaled by token where "
+             "they are quantized",
+         first + ".input_scale"});
+  }
+}
+
+}  // namespace
 
 LinearTable build_linear_table(const TensorTable& tensors,
                                const QuantConfig& quant,
@@ -422,6 +495,8 @@ LinearTable build_linear_table(const TensorTable& tensors,
     check_claim(*info, quant, config, table);
     table.linears.push_back(std::move(*info));
   }
+  warn_about_absent_input_scales(table);
+  warn_about_unknown_scales(tensors, table);
   return table;
 }
 

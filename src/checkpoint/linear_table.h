@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -19,5 +20,13 @@ struct LinearTable {
 LinearTable build_linear_table(const TensorTable& tensors,
                                const QuantConfig& quant,
                                const ModelConfig& config);
+
+// "model.embed_tokens.weight" and the like.
+bool is_embedding_table(std::string_view tensor);
+
+// False for draft layers (past num_hidden_layers, or named mtp) and towers of other modalities,
+// which text generation does not touch: what is wrong with them is no reason to refuse a
+// checkpoint.
+bool runs_for_text(std::string_view module, const ModelConfig& config);
 
 }  // namespace nibble::checkpoint

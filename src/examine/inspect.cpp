@@ -58,7 +58,12 @@ void scan(const Checkpoint& checkpoint, InspectedLinear& linear, std::vector<Pro
     problems.push_back({Problem::Severity::Error, std::move(read).error()});
     return;
   }
-  linear.scales = scale_statistics(codes);
+  const size_t row_bytes =
+      codes.size() /
+      static_cast<size_t>(linear.info.stored_rows > 0 ? linear.info.stored_rows : linear.info.n);
+  linear.scales = scale_statistics(
+      std::span(codes).subspan(row_bytes * static_cast<size_t>(linear.info.row_begin),
+                               row_bytes * static_cast<size_t>(linear.info.n)));
   if (linear.scales.nan + linear.scales.negative == 0) {
     return;
   }

@@ -1,4 +1,5 @@
-// Any text as config.json: the model's part and the quantization's part are read or refused.
+// Any text as config.json and as hf_quant_config.json: the model's part and the quantization's part
+// are read or refused.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -18,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!model) {
     CHECK(!model.error().text().empty(), "a refusal needs words");
   }
+  static_cast<void>(nibble::checkpoint::parse_quant_config(*value, &*value));
   const auto quant = nibble::checkpoint::parse_quant_config(*value, nullptr);
   if (quant) {
     // Patterns of the file meet a name: must end, whatever they are.

@@ -16,6 +16,9 @@ TempDir::TempDir() {
 }
 
 TempDir::~TempDir() {
+  if (path_.empty()) {  // moved away
+    return;
+  }
   std::error_code error;
   std::filesystem::remove_all(path_, error);
 }

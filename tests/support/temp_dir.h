@@ -3,12 +3,15 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 namespace nibble::test {
 
 class TempDir {
  public:
   TempDir();
+  TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TempDir& operator=(TempDir&&) = delete;
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   ~TempDir();
