@@ -60,7 +60,7 @@ bool plan_w4a16_as(
     if (tile == W4A16Tile::Tokens128) {
       // All blocks must be resident at once: they wait for each other.
       plan->units_per_block =
-          static_cast<int>(std::max<int64_t>(2, ceil_div(cuts.units, multiprocessors)));
+          static_cast<int>(std::max<int64_t>(1, ceil_div(cuts.units, multiprocessors)));
     }
     const int64_t blocks = ceil_div(cuts.units, plan->units_per_block);
     plan->workspace_bytes = token_tiles * (cuts.units + blocks) * kTileRows * plan->tokens * 4;
@@ -79,13 +79,15 @@ W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   } else if (m <= 64) {
     tile = W4A16Tile::Tokens64;
   } else if (m <= kMaxSharedRows) {
-    // In K64 blocks of a 128-token tile: whole tiles leave SMs idle in the last wave, sharing costs
-    // an exchange a token tile.
+    // Microseconds on an H200 (docs/benchmarks.md): whole tiles leave SMs idle in the last wave,
+    // sharing costs an exchange of partial sums a token tile.
     const W4A16Cuts cuts = w4a16_cuts(n, k);
-    const int64_t token_tiles = ceil_div(m, 128);
-    const int64_t whole =
-        ceil_div(cuts.row_tiles * token_tiles, multiprocessors) * cuts.k_blocks + 4;
-    const int64_t shared = token_tiles * (ceil_div(cuts.total(), multiprocessors) + 8);
+    const auto token_tiles = static_cast<double>(ceil_div(m, 128));
+    const auto waves =
+        static_cast<double>(ceil_div(cuts.row_tiles * ceil_div(m, 128), multiprocessors));
+    const double whole = waves * (0.38 * cuts.k_blocks + 2);
+    const double shared =
+        token_tiles * (0.363 * static_cast<double>(ceil_div(cuts.total(), multiprocessors)) + 9.5);
     tile = shared < whole ? W4A16Tile::Tokens128 : W4A16Tile::Tokens128Whole;
   }
   W4A16Plan plan;

@@ -123,6 +123,10 @@ void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>(ceil_div(params.cuts.units, plan.units_per_block));
     // Large tiles take token tiles in turn: a second set of blocks would not be resident.
     config.gridDim = dim3(blocks, Config::kSerial ? 1 : static_cast<unsigned>(params.token_tiles));
+    CHECK(!Config::kSlices || config.gridDim.x * config.gridDim.y <=
+                                  static_cast<unsigned>(Config::kMinBlocks * multiprocessors()),
+          "blocks that wait for each other do not fit on the device: ",
+          blocks);
   }
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
 }

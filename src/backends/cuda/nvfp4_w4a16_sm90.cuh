@@ -69,10 +69,15 @@ struct W4A16Config {
   static constexpr int kBlocks = kBlocks_;        // K64 blocks a stage
   static constexpr int kMinBlocks = kMinBlocks_;  // thread blocks an SM
   static constexpr bool kSerial = kSerial_;
-  static constexpr bool kWarpMma = kTokens == 8;
+  static constexpr bool kWarpMma = kTokens <= 16;
   // K16 steps a group of products: a whole K64 block, or half of one where registers are short.
   static constexpr int kSteps = kTokens == 32 || kTokens == 64 ? 2 : 4;
   static constexpr int kConsumers = 256;
+  // Parts of a tile are added in slices by all of its blocks, where all blocks are resident at
+  // once; by the last one to arrive otherwise, and always where a part is small.
+  static constexpr bool kSlices = kTokens >= 128;
+  // But where at most so many blocks share a tile, the first one adds what the others bring.
+  static constexpr int kOwnerBlocks = 3;
   // Where the consumers need more registers than an even share, the producers are a whole warpgroup
   // that hands its own over (setmaxnreg); elsewhere they are two warps.
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
@@ -90,7 +95,7 @@ struct W4A16Config {
   static constexpr int kChunks = kTokens / 8;        // of four accumulators, 8 tokens
   // Chunks and parts that are loaded at a time when parts are added; bounded by registers.
   static constexpr int kReduceWidth = kChunks < 4 ? kChunks : 4;
-  static constexpr int kReduceDepth = kTokens == 64 ? 1 : 8 / kReduceWidth;
+  static constexpr int kReduceDepth = 8 / kReduceWidth;
 };
 
 /// A run of K64 blocks of one tile.
@@ -102,6 +107,7 @@ struct W4A16Segment {
 };
 
 /// The segments of a thread block, in order; producers and consumers walk through the same ones.
+template <bool kSerial>
 struct W4A16Walk {
   int token_tile;
   int position, stop;  // shared tiles: K64 blocks, all row tiles in a row
@@ -117,7 +123,7 @@ struct W4A16Walk {
     stop = p.cuts.unit_begin(min(p.cuts.units, unit + p.units_per_block));
   }
   __device__ __forceinline__ bool next(const W4A16Params& p, W4A16Segment* s) {
-    if (p.whole_tiles) {
+    if (kSerial && p.whole_tiles) {
       if (index >= p.cuts.row_tiles * p.token_tiles) {
         return false;
       }
@@ -136,6 +142,9 @@ struct W4A16Walk {
       return true;
     }
     if (position == stop) {
+      if (!kSerial) {
+        return false;  // blockIdx.y is the token tile
+      }
       token_tile += gridDim.y;
       if (token_tile >= p.token_tiles) {
         return false;
@@ -238,6 +247,41 @@ struct W4A16Output {
     store_pair(p, token, a, c);
     store_pair(p, token + 1, b, d);
   }
+
+  /// Whether the row tile needs none of the questions that store() asks for each pair.
+  __device__ __forceinline__ static bool plain(const W4A16Params& p, int row_tile) {
+    return p.pairs_aligned && !p.y_is_f32 && p.residual == nullptr &&
+           (row_tile + 1) * kTileRows <= p.n;
+  }
+
+  __device__ __forceinline__ void store_plain(const W4A16Params& p,
+                                              int token,
+                                              const float4& v) const {
+    __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.y) + token * p.ldy + feature;
+    if (token < p.m) {
+      *reinterpret_cast<__nv_bfloat162*>(to) =
+          __floats2bfloat162_rn(v.x * multiplier[0] + bias[0], v.z * multiplier[1] + bias[1]);
+    }
+    if (token + 1 < p.m) {
+      *reinterpret_cast<__nv_bfloat162*>(to + p.ldy) =
+          __floats2bfloat162_rn(v.y * multiplier[0] + bias[0], v.w * multiplier[1] + bias[1]);
+    }
+  }
+
+  /// All chunks of a plain tile with all of its tokens.
+  template <int kChunks>
+  __device__ __forceinline__ void store_all(const W4A16Params& p, int token, const float* v) const {
+    __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.y) + token * p.ldy + feature;
+#pragma unroll
+    for (int j = 0; j < kChunks; ++j) {
+      const float* c = v + 4 * j;
+      *reinterpret_cast<__nv_bfloat162*>(to) =
+          __floats2bfloat162_rn(c[0] * multiplier[0] + bias[0], c[2] * multiplier[1] + bias[1]);
+      *reinterpret_cast<__nv_bfloat162*>(to + p.ldy) =
+          __floats2bfloat162_rn(c[1] * multiplier[0] + bias[0], c[3] * multiplier[1] + bias[1]);
+      to += 8 * p.ldy;
+    }
+  }
 };
 
 /// Position in the ring of stages.
@@ -298,6 +342,7 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
   W4A16Output output;
   output.load(p, row_tile * kTileRows + first_row(thread));
   const int token0 = token_tile * Config::kTokens + thread % 4 * 2;
+  const bool plain = W4A16Output::plain(p, row_tile);
 #pragma unroll 1
   for (int j0 = first; j0 < Config::kChunks; j0 += kWidth * step) {
     float4 sum[kWidth];
@@ -339,7 +384,12 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
 #pragma unroll
     for (int w = 0; w < kWidth; ++w) {
       if (j0 + w * step < Config::kChunks) {
-        output.store(p, token0 + 8 * (j0 + w * step), sum[w].x, sum[w].y, sum[w].z, sum[w].w);
+        const int token = token0 + 8 * (j0 + w * step);
+        if (plain) {
+          output.store_plain(p, token, sum[w]);
+        } else {
+          output.store(p, token, sum[w].x, sum[w].y, sum[w].z, sum[w].w);
+        }
       }
     }
   }
@@ -408,7 +458,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     RingPosition<kStages> ring;
     W4A16Segment s;
     if (warp == 8 && lane == 0) {
-      W4A16Walk walk(p);
+      W4A16Walk<Config::kSerial> walk(p);
       while (walk.next(p, &s)) {
         const uint8_t* from =
             p.packed +
@@ -432,7 +482,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     } else if (warp == 9 && lane == 0) {
       tensor_prefetch(&p.x_map);
       wait_for_previous_kernel();
-      W4A16Walk walk(p);
+      W4A16Walk<Config::kSerial> walk(p);
       while (walk.next(p, &s)) {
         const int token = s.token_tile * kTokens;
         for (int block = s.begin; block < s.end; block += kBlocks) {
@@ -474,15 +524,19 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         keep_in_register(base + Config::kWeightsAt + group * kRecordBytes + kRecordCodeBytes +
                          (warp % 4) * 64 + (lane / 4) * 8);
     auto release = [&](int stage) {
+      __syncwarp();  // all lanes have read their records
       if (lane == 0) {
         barrier_arrive(empty + stage * 8);
       }
     };
 
     RingPosition<kStages> ring;
-    W4A16Walk walk(p);
+    W4A16Walk<Config::kSerial> walk(p);
     W4A16Segment s;
-    int head_tile = -1;  // shared tile that other blocks began, to be added at the end
+    // Shared tiles to be added in slices at the end: the one that other blocks began, the one that
+    // this block began.
+    int head_tile = -1;
+    int tail_tile = -1;
     while (walk.next(p, &s)) {
       const int num_blocks = s.end - s.begin;
       const bool shared_tile = num_blocks != p.cuts.k_blocks;
@@ -501,14 +555,18 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         auto multiply_block = [&](uint32_t weights, uint32_t tokens) {
           const PackedLane packed = {load_shared_16(codes_at + weights),
                                      load_shared_8(scales_at + weights)};
-          const uint4 x0 = load_matrices(tokens_at + tokens);
-          const uint4 x1 = load_matrices(tokens_high + tokens);
           uint32_t a[4][4];
           decode_lane(packed, bias, a);
-          mma_m16n8k16(acc, a[0], x0.x, x0.y);
-          mma_m16n8k16(acc, a[1], x0.z, x0.w);
-          mma_m16n8k16(acc, a[2], x1.x, x1.y);
-          mma_m16n8k16(acc, a[3], x1.z, x1.w);
+#pragma unroll
+          for (int j = 0; j < Config::kChunks; ++j) {
+            const uint4 x0 = load_matrices(tokens_at + tokens + j * 1024);
+            const uint4 x1 = load_matrices(tokens_high + tokens + j * 1024);
+            float(&d)[4] = *reinterpret_cast<float(*)[4]>(acc + 4 * j);
+            mma_m16n8k16(d, a[0], x0.x, x0.y);
+            mma_m16n8k16(d, a[1], x0.z, x0.w);
+            mma_m16n8k16(d, a[2], x1.x, x1.y);
+            mma_m16n8k16(d, a[3], x1.z, x1.w);
+          }
         };
         for (int left = num_blocks; left > 0; left -= kBlocks) {
           barrier_wait(full + ring.stage * 8, ring.parity);
@@ -525,26 +583,30 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
               multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
             }
           }
-          __syncwarp();
           release(ring.stage);
           ring.advance();
         }
       } else {
         int in_stage = 0;
+        // Of the block at hand: offset of its records, low word of its tokens' descriptor (the same
+        // in all lanes, and known to be: descriptors live in uniform registers).
+        uint32_t weights = 0;
+        uint32_t tokens = 0;
+        auto enter_stage = [&] {
+          barrier_wait(full + ring.stage * 8, ring.parity);
+          weights = ring.stage * Config::kWeightStage;
+          tokens = wgmma_descriptor_low(base + ring.stage * Config::kTokenStage);
+        };
         auto load_block = [&] {
-          const uint32_t weights = ring.stage * Config::kWeightStage + in_stage * kTileRecordBytes;
           return PackedLane{load_shared_16(codes_at + weights), load_shared_8(scales_at + weights)};
         };
-        auto token_block = [&] {
-          return wgmma_descriptor_low(base + ring.stage * Config::kTokenStage +
-                                      in_stage * Config::kTokenBytes);
-        };
-        auto multiply = [&]<int kSteps>(uint32_t(&a)[kSteps][4], uint32_t tokens) {
+        auto multiply = [&]<int kSteps>(uint32_t(&a)[kSteps][4], uint32_t x) {
+          const uint32_t uniform = __shfl_sync(0xFFFFFFFFu, x, 0);
           pin_registers(a);
           wgmma_fence();
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
-            WgmmaRs<kTokens>::run(acc, a[step], wgmma_descriptor(tokens + 2 * step));
+            WgmmaRs<kTokens>::run(acc, a[step], wgmma_descriptor(uniform + 2 * step));
           }
           wgmma_commit();
         };
@@ -552,12 +614,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         // flight are done, or -1.
         auto next_block = [&] {
           if (kBlocks > 1 && ++in_stage < kBlocks) {
+            weights += kTileRecordBytes;
+            tokens += Config::kTokenBytes >> 4;
             return -1;
           }
           const int finished = ring.stage;
           in_stage = 0;
           ring.advance();
-          barrier_wait(full + ring.stage * 8, ring.parity);
+          enter_stage();
           return finished;
         };
         auto release_if_finished = [&](int stage) {
@@ -572,7 +636,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
             total[i] = -0.0f;  // -0 + v is v for every v, so the first piece is taken as it is
           }
         }
-        barrier_wait(full + ring.stage * 8, ring.parity);
+        enter_stage();
         for (int begin = s.begin; begin < s.end;) {
           int end = s.end;
           int unit = blockIdx.x;
@@ -592,7 +656,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
           uint32_t even[Config::kSteps][4];
           uint32_t odd[Config::kSteps][4];
           PackedLane packed = load_block();
-          uint32_t tokens = token_block();
           int finished = -1;  // stage used up by the block before the one in flight
           auto fetch_next = [&] {
             if (--blocks == 0) {
@@ -600,7 +663,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
             }
             finished = next_block();
             packed = load_block();
-            tokens = token_block();
             return true;
           };
           if constexpr (Config::kSteps == 4) {
@@ -671,57 +733,99 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
       const int thread = static_cast<int>(keep_in_register(threadIdx.x));
       const int row_tile = static_cast<int>(keep_in_register(s.row_tile));
       const int token_tile = static_cast<int>(keep_in_register(s.token_tile));
-      const float* result = acc;
+      float* result = acc;
       if constexpr (Config::kSerial) {
         result = total;
       }
-      if (!shared_tile) {
-        W4A16Output output;
-        output.load(p, row_tile * kTileRows + first_row(thread));
-        const int token0 = token_tile * kTokens + thread % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < Config::kChunks; ++j) {
-          output.store(p,
-                       token0 + 8 * j,
-                       result[4 * j],
-                       result[4 * j + 1],
-                       result[4 * j + 2],
-                       result[4 * j + 3]);
-        }
-      } else {
-        if (s.begin == 0) {
-          export_part<Config>(p, thread, token_tile, p.cuts.units + blockIdx.x, result);
-        } else if constexpr (!Config::kSerial) {
-          export_part<Config>(p, thread, token_tile, blockIdx.x, result);
-        }
-        named_barrier_sync(1, Config::kConsumers);
+      bool complete = !shared_tile;
+      if (shared_tile) {
+        const W4A16Sharing sharing(p, row_tile);
         uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
-        if constexpr (Config::kSerial) {
+        if (Config::kSlices && s.begin == 0 && sharing.blocks <= Config::kOwnerBlocks) {
+          // Few others: this block has the first part in registers and waits for the rest.
           if (thread == 0) {
-            add_acquire_release(counter, 1);
-          }
-          if (s.begin != 0) {
-            head_tile = row_tile;
-          }
-        } else {
-          const W4A16Sharing sharing(p, row_tile);
-          if (thread == 0) {
-            const bool last =
-                add_acquire_release(counter, 1) == static_cast<uint32_t>(sharing.blocks) - 1;
-            store_shared_word(base + Config::kFlagAt, last ? 1 : 0);
-            if (last) {
-              *counter = 0;
+            while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks) - 1) {
             }
           }
           named_barrier_sync(1, Config::kConsumers);
-          if (load_shared_word(base + Config::kFlagAt) != 0) {
-            reduce_parts<Config>(p, thread, row_tile, token_tile, sharing, 0, 1);
+#pragma unroll 1
+          for (int part = 1; part < sharing.parts; ++part) {
+            const uint8_t* from =
+                part_address<Config>(p, thread, token_tile, sharing.slot(p, part));
+            float4 v[Config::kChunks];
+#pragma unroll
+            for (int j = 0; j < Config::kChunks; ++j) {
+              v[j] = __ldcg(reinterpret_cast<const float4*>(from + j * 2048));
+            }
+#pragma unroll
+            for (int j = 0; j < Config::kChunks; ++j) {
+              result[4 * j] += v[j].x;
+              result[4 * j + 1] += v[j].y;
+              result[4 * j + 2] += v[j].z;
+              result[4 * j + 3] += v[j].w;
+            }
+          }
+          if (thread == 0) {
+            *counter = 0;
+          }
+          complete = true;
+        } else {
+          if (s.begin == 0) {
+            export_part<Config>(p, thread, token_tile, p.cuts.units + blockIdx.x, result);
+          } else if constexpr (!Config::kSerial) {
+            export_part<Config>(p, thread, token_tile, blockIdx.x, result);
+          }
+          named_barrier_sync(1, Config::kConsumers);
+          if constexpr (Config::kSlices) {
+            if (thread == 0) {
+              add_acquire_release(counter, 1);
+            }
+            if (sharing.blocks > Config::kOwnerBlocks) {
+              (s.begin != 0 ? head_tile : tail_tile) = row_tile;
+            }
+          } else {
+            if (thread == 0) {
+              const bool last =
+                  add_acquire_release(counter, 1) == static_cast<uint32_t>(sharing.blocks) - 1;
+              store_shared_word(base + Config::kFlagAt, last ? 1 : 0);
+              if (last) {
+                *counter = 0;
+              }
+            }
+            named_barrier_sync(1, Config::kConsumers);
+            if (load_shared_word(base + Config::kFlagAt) != 0) {
+              reduce_parts<Config>(p, thread, row_tile, token_tile, sharing, 0, 1);
+            }
           }
         }
       }
-      if constexpr (Config::kSerial) {
+      if (complete) {
+        W4A16Output output;
+        output.load(p, row_tile * kTileRows + first_row(thread));
+        const int token0 = token_tile * kTokens + thread % 4 * 2;
+        const bool plain = W4A16Output::plain(p, row_tile);
+        if (plain && (token_tile + 1) * kTokens <= p.m) {
+          output.template store_all<Config::kChunks>(p, token0, result);
+        } else if (plain) {
+#pragma unroll
+          for (int j = 0; j < Config::kChunks; ++j) {
+            const float* v = result + 4 * j;
+            output.store_plain(p, token0 + 8 * j, make_float4(v[0], v[1], v[2], v[3]));
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < Config::kChunks; ++j) {
+            output.store(p,
+                         token0 + 8 * j,
+                         result[4 * j],
+                         result[4 * j + 1],
+                         result[4 * j + 2],
+                         result[4 * j + 3]);
+          }
+        }
+      }
+      if constexpr (Config::kSlices) {
         if (s.last) {
-          const int tail_tile = shared_tile && s.begin == 0 ? row_tile : -1;
 #pragma unroll 1
           for (int i = 0; i < 2; ++i) {
             const int shared_with = i == 0 ? head_tile : tail_tile;
@@ -730,6 +834,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
             }
           }
           head_tile = -1;
+          tail_tile = -1;
         }
       }
     }
@@ -737,7 +842,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
 }
 
 using W4A16Tokens8 = W4A16Config<8, 5, 4, 2, false, 0>;
-using W4A16Tokens16 = W4A16Config<16, 4, 4, 2, false, 104>;
+using W4A16Tokens16 = W4A16Config<16, 4, 4, 2, false, 0>;
 using W4A16Tokens32 = W4A16Config<32, 6, 2, 2, false, 104>;
 using W4A16Tokens64 = W4A16Config<64, 8, 1, 2, false, 104>;
 using W4A16Tokens128 = W4A16Config<128, 5, 2, 1, true, 232>;
