@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads the machine code of the CUDA objects: are the promised instructions there, and no spills?
 
-For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for the 8-token tile), setmaxnreg where promised, no local
+For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for 8 and 16 tokens), setmaxnreg where promised, no local
 memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. Needs
 cuobjdump (CUDA toolkit, or PyPI nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm); exits 77 without it.
 Usage: check_sass.py [--cuobjdump PATH] OBJECT...
@@ -47,15 +47,14 @@ def check(name, code, usage):
         return None, []
     tokens, blocks_per_sm = int(match.group(1)), int(match.group(2))
     problems = []
-    product = "HMMA" if tokens == 8 else "HGMMA"
+    warp_products = tokens <= 16
+    product = "HMMA" if warp_products else "HGMMA"
     if not any(op.startswith(product) for op in code):
         problems.append(f"no {product}")
-    if any(op.startswith("FFMA") for op in code) and tokens == 8 and len(code) < 100:
-        problems.append("products on the FMA pipe")
     local = sorted({op for op in code if op.startswith(("LDL", "STL"))})
     if local:
         problems.append("local memory: " + " ".join(local))
-    if tokens != 8 and not any(op.startswith("USETMAXREG") for op in code):
+    if not warp_products and not any(op.startswith("USETMAXREG") for op in code):
         problems.append("no setmaxnreg")
     registers, stack = usage
     cap = {1: 168, 2: 96}[blocks_per_sm]
