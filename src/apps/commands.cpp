@@ -19,7 +19,14 @@ namespace nibble::apps {
 
 namespace {
 
-constexpr std::array<AddCommand, 3> kCommands = {add_quantize, add_inspect, add_bench};
+// One command a line, in the order of --help.
+constexpr std::array kCommands = {
+    AddCommand{add_serve},
+    AddCommand{add_chat},
+    AddCommand{add_quantize},
+    AddCommand{add_inspect},
+    AddCommand{add_bench},
+};
 
 constexpr const char* kExamples = R"(examples:
   nibble inspect ./model                      what is in a checkpoint, and is it servable

@@ -20,6 +20,7 @@ using AddCommand = void (*)(CLI::App& app, Action& action);
 std::span<const AddCommand> commands();  // in the order of --help
 
 void add_serve(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);

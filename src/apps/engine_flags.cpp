@@ -109,6 +109,18 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                   "kernel family or name; auto: the first that supports the layer")
       ->capture_default_str()
       ->group("Compute");
+  command
+      .add_option("--moe-runner-backend",
+                  flags.moe_runner_backend,
+                  "upstream's names for expert kernels; nibble's own are used")
+      ->capture_default_str()
+      ->group("Compute");
+  command
+      .add_option("--moe-a2a-backend",
+                  flags.moe_a2a_backend,
+                  "upstream's names for expert dispatch between devices; none here")
+      ->capture_default_str()
+      ->group("Compute");
   command.add_option("--attention-backend", flags.attention_backend, "auto or a backend's name")
       ->capture_default_str()
       ->group("Compute");
@@ -142,6 +154,11 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                   "waiting requests beyond this are refused with 503")
       ->check(CLI::PositiveNumber)
       ->group("Scheduling");
+  command
+      .add_flag("--disable-radix-cache",
+                flags.disable_radix_cache,
+                "compute every prompt anew instead of reusing cached prefixes")
+      ->group("Scheduling");
   add_logging_flags(command, flags);
 }
 
@@ -168,6 +185,7 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   set_if_given(config.max_running_requests, flags.max_running_requests);
   set_if_given(config.chunked_prefill_size, flags.chunked_prefill_size);
   set_if_given(config.max_queued_requests, flags.max_queued_requests);
+  config.prefix_cache = !flags.disable_radix_cache;
   return config;
 }
 

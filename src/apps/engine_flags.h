@@ -22,6 +22,8 @@ struct EngineFlags {
   std::string cpu_isa = "auto";
   std::string nvfp4_mode = "auto";
   std::string fp4_gemm_backend = "auto";
+  std::string moe_runner_backend = "auto";
+  std::string moe_a2a_backend = "none";
   std::string attention_backend = "auto";
   int64_t context_length = 0;
   int64_t max_total_tokens = 0;
@@ -30,6 +32,7 @@ struct EngineFlags {
   int64_t max_running_requests = 0;
   int64_t chunked_prefill_size = 0;
   int64_t max_queued_requests = 0;
+  bool disable_radix_cache = false;
   std::string log_level = "info";
   std::string log_format = "text";
 };

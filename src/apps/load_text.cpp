@@ -1,0 +1,79 @@
+#include "apps/load_text.h"
+
+#include "base/file.h"
+#include "base/json.h"
+
+namespace nibble::apps {
+
+namespace {
+
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+// "<s>", or {"content": "<s>", ...}; "" when absent.
+std::string special_token(const boost::json::object& config, std::string_view key) {
+  const boost::json::value* value = config.if_contains(key);
+  if (value != nullptr && value->is_object()) {
+    value = value->get_object().if_contains("content");
+  }
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+Result<text::ChatTemplate> parse_template_file(const std::string& path,
+                                               const std::string& directory) {
+  std::string source = TRY(read_text_file(path, kMaxTemplateBytes));
+  const std::string config_path = directory + "/tokenizer_config.json";
+  boost::json::value config = boost::json::object{};
+  if (file_exists(config_path)) {
+    config = TRY(parse_json_file(config_path));
+  }
+  const boost::json::object none;
+  const boost::json::object& fields = config.is_object() ? config.get_object() : none;
+  return text::ChatTemplate::parse(
+      std::move(source), special_token(fields, "bos_token"), special_token(fields, "eos_token"));
+}
+
+}  // namespace
+
+Result<server::TextModel> load_text_model(const std::string& directory,
+                                          const std::string& chat_template) {
+  const std::string path = directory + "/tokenizer.json";
+  if (!file_exists(path)) {
+    return fail(ErrorCode::NotFound,
+                "not found; give --tokenizer-path, or serve token ids with --skip-tokenizer-init",
+                path);
+  }
+  server::TextModel model{TRY(text::Tokenizer::from_file(path)), std::nullopt};
+  if (!chat_template.empty()) {
+    model.chat_template = TRY(parse_template_file(chat_template, directory));
+    return model;
+  }
+  auto found = text::load_chat_template(directory);
+  if (found) {
+    model.chat_template = std::move(*found);
+  } else if (found.error().code != ErrorCode::NotFound) {
+    return tl::unexpected(found.error());
+  }
+  return model;
+}
+
+Result<server::SamplingDefaults> load_sampling_defaults(const std::string& directory) {
+  server::SamplingDefaults defaults;
+  const std::string path = directory + "/generation_config.json";
+  if (!file_exists(path)) {
+    return defaults;
+  }
+  const boost::json::value value = TRY(parse_json_file(path));
+  const JsonObject config = TRY(JsonObject::from(value, path));
+  const auto number = [&](std::string_view key, float fallback) -> Result<float> {
+    return static_cast<float>(TRY(config.find_double(key)).value_or(fallback));
+  };
+  defaults.temperature = TRY(number("temperature", defaults.temperature));
+  defaults.top_p = TRY(number("top_p", defaults.top_p));
+  defaults.min_p = TRY(number("min_p", defaults.min_p));
+  defaults.repetition_penalty = TRY(number("repetition_penalty", defaults.repetition_penalty));
+  const int64_t top_k = TRY(config.find_int("top_k")).value_or(-1);
+  defaults.top_k = top_k > 0 ? static_cast<int32_t>(top_k) : -1;  // transformers: 0 means all
+  return defaults;
+}
+
+}  // namespace nibble::apps

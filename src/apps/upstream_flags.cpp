@@ -1,0 +1,217 @@
+#include "apps/upstream_flags.h"
+
+#include <algorithm>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace nibble::apps {
+
+namespace {
+
+constexpr std::string_view kOneGpu = "this server runs one model on one device";
+
+constexpr UpstreamFlag kFlags[] = {
+    {"--trust-remote-code", false, "", "nothing is run from a checkpoint"},
+    {"--revision", true, "", "checkpoints are local directories"},
+    {"--download-dir", true, "", "checkpoints are local directories"},
+    {"--tokenizer-mode", true, "auto fast", "tokenizer.json is read by nibble's own tokenizer"},
+    {"--load-format", true, "auto safetensors", "checkpoints are safetensors"},
+    {"--model-loader-extra-config", true, "", "the loader decides itself"},
+    {"--weight-loader-disable-mmap", false, "", "files are never mapped"},
+    {"--dtype", true, "auto bfloat16", "activations are bfloat16"},
+    {"--kv-cache-dtype", true, "auto bfloat16 bf16", "the KV cache is bfloat16"},
+    {"--quantization", true, "", "the checkpoint says how it is quantized"},
+    {"--modelopt-quant", true, "", "the checkpoint says how it is quantized"},
+    {"--tp-size,--tp,--tensor-parallel-size", true, "1", kOneGpu},
+    {"--dp-size,--dp,--data-parallel-size", true, "1", kOneGpu},
+    {"--ep-size,--ep,--expert-parallel-size", true, "1", kOneGpu},
+    {"--pp-size,--pipeline-parallel-size", true, "1", kOneGpu},
+    {"--moe-dense-tp-size", true, "1", kOneGpu},
+    {"--moe-dp-size", true, "1", kOneGpu},
+    {"--nnodes", true, "1", kOneGpu},
+    {"--node-rank", true, "0", kOneGpu},
+    {"--base-gpu-id", true, "0", "use --device cuda:N"},
+    {"--enable-dp-attention", false, "", kOneGpu},
+    {"--enable-dp-lm-head", false, "", kOneGpu},
+    {"--load-balance-method", true, "", kOneGpu},
+    {"--fp8-gemm-backend", true, "", "the first kernel that supports the layer is used"},
+    {"--bf16-gemm-backend", true, "", "the first kernel that supports the layer is used"},
+    {"--prefill-attention-backend", true, "", "the first kernel that supports the model is used"},
+    {"--decode-attention-backend", true, "", "the first kernel that supports the model is used"},
+    {"--sampling-backend", true, "", "sampling depends on seed and position only, everywhere"},
+    {"--grammar-backend", true, "", "constrained decoding is not part of this build"},
+    {"--reasoning-parser", true, "", "answers are given as the model writes them"},
+    {"--tool-call-parser", true, "", "answers are given as the model writes them"},
+    {"--max-prefill-tokens", true, "", "--chunked-prefill-size bounds a step"},
+    {"--prefill-max-requests", true, "", "--max-running-requests bounds a step"},
+    {"--schedule-policy", true, "fcfs", "requests are admitted in the order they came"},
+    {"--schedule-conservativeness", true, "", "pages are counted, not estimated"},
+    {"--radix-eviction-policy", true, "lru", "the least recently used leaf is evicted first"},
+    {"--disable-overlap-schedule", false, "", "there is no overlap schedule"},
+    {"--enable-mixed-chunk", false, "", "the scheduler decides"},
+    {"--disable-chunked-prefix-cache", false, "", "the scheduler decides"},
+    {"--cuda-graph-max-bs,--cuda-graph-max-bs-decode", true, "", "the engine decides"},
+    {"--disable-cuda-graph", false, "", "the engine decides"},
+    {"--disable-cuda-graph-padding", false, "", "the engine decides"},
+    {"--disable-flashinfer-autotune", false, "", "kernels are chosen by rule, never by timing"},
+    {"--disable-shared-experts-fusion", false, "", "shared experts are not fused"},
+    {"--enable-metrics", false, "", "/metrics is always there"},
+    {"--enable-memory-saver", false, "", "release and resume are always available"},
+    {"--enable-weights-cpu-backup", false, "", "weights are read again from the checkpoint"},
+    {"--enable-cache-report", false, "", "cached tokens are always reported"},
+    {"--decode-log-interval", true, "", "/v1/loads and /metrics have the numbers"},
+    {"--watchdog-timeout", true, "", "/health_generate tells whether tokens come out"},
+    {"--skip-server-warmup", false, "", "there is no warm-up request"},
+    {"--log-requests", false, "", "requests are logged at --log-level debug"},
+    {"--log-requests-level", true, "", "requests are logged at --log-level debug"},
+    {"--flashinfer-a2a-dispatch-type", true, "auto bf16", "there is no all-to-all"},
+    {"--deepep-mode", true, "", "there is no all-to-all"},
+    {"--speculative-algorithm", true, "", "there is no speculative decoding"},
+    {"--json-model-override-args", true, "{}", "config.json is read as it is"},
+    {"--disaggregation-mode", true, "null", "prefill and decode run in one engine"},
+};
+
+constexpr std::string_view kNative =
+    "asks for one of upstream's kernels; nibble's own kernel for this device is used";
+constexpr UpstreamBackend kFp4Backends[] = {
+    {"flashinfer_cutedsl", "auto", "", kNative},
+    {"flashinfer_cutlass", "auto", "", kNative},
+    {"flashinfer_cudnn", "auto", "", kNative},
+    {"flashinfer_trtllm", "auto", "", kNative},
+    {"cutedsl", "auto", "", kNative},
+    {"cutlass", "auto", "", kNative},
+    {"cudnn", "auto", "", kNative},
+    {"trtllm", "auto", "", kNative},
+    {"marlin", "auto", "w4a16", "means weight-only FP4"},
+    {"aiter", "", "", "only supported on ROCm"},
+    {"triton", "", "", "only supported on ROCm"},
+};
+constexpr UpstreamBackend kMoeRunners[] = {
+    {"auto", "auto", "", ""},
+    {"flashinfer_cutedsl", "auto", "", kNative},
+    {"flashinfer_cutlass", "auto", "", kNative},
+    {"flashinfer_trtllm", "auto", "", kNative},
+    {"flashinfer_trtllm_routed", "auto", "", kNative},
+    {"experimental_sgl_trtllm", "auto", "", kNative},
+    {"marlin", "auto", "", kNative},
+    {"experimental_sgl_marlin", "auto", "", kNative},
+    {"deep_gemm", "", "", "has no NVFP4 kernels"},
+    {"triton", "", "", "has no NVFP4 kernels"},
+    {"triton_kernel", "", "", "has no NVFP4 kernels"},
+    {"cutlass", "", "", "has no NVFP4 kernels; flashinfer_cutlass is accepted"},
+    {"aiter", "", "", "only supported on ROCm"},
+    {"flashinfer_mxfp4", "", "", "is for MXFP4 checkpoints"},
+};
+
+const UpstreamBackend* find_backend(std::span<const UpstreamBackend> table, std::string_view name) {
+  const auto found = std::find_if(
+      table.begin(), table.end(), [&](const UpstreamBackend& entry) { return entry.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::string accepted_names(std::span<const UpstreamBackend> table) {
+  std::string names;
+  for (const UpstreamBackend& entry : table) {
+    if (!entry.backend.empty()) {
+      names += names.empty() ? "" : ", ";
+      names += entry.name;
+    }
+  }
+  return names;
+}
+
+std::string first_name(const UpstreamFlag& flag) {
+  return std::string(flag.names.substr(0, flag.names.find(',')));
+}
+
+bool is_allowed(const UpstreamFlag& flag, std::string_view value) {
+  const std::string padded = " " + std::string(flag.allowed) + " ";
+  return flag.allowed.empty() || padded.find(" " + std::string(value) + " ") != std::string::npos;
+}
+
+}  // namespace
+
+std::span<const UpstreamFlag> upstream_flags() { return kFlags; }
+std::span<const UpstreamBackend> upstream_fp4_backends() { return kFp4Backends; }
+std::span<const UpstreamBackend> upstream_moe_runners() { return kMoeRunners; }
+
+void add_upstream_flags(CLI::App& command, std::vector<GivenFlag>& given) {
+  for (const UpstreamFlag& flag : kFlags) {
+    const std::string names(flag.names);
+    const std::string help = "upstream's; " + std::string(flag.notice);
+    CLI::Option* option = nullptr;
+    if (flag.takes_value) {
+      option = command.add_option_function<std::string>(
+          names,
+          [&flag, &given](const std::string& value) { given.push_back({&flag, value}); },
+          help);
+    } else {
+      option = command.add_flag_function(
+          names, [&flag, &given](int64_t) { given.push_back({&flag, ""}); }, help);
+    }
+    option->group("");  // accepted, not advertised
+  }
+}
+
+Result<std::vector<std::string>> check_upstream_flags(std::span<const GivenFlag> given) {
+  std::vector<std::string> notices;
+  for (const auto& [flag, value] : given) {
+    if (flag->takes_value && !is_allowed(*flag, value)) {
+      return unsupported(
+          fmt::format("{} is not available: {}; accepted: {}", value, flag->notice, flag->allowed),
+          first_name(*flag));
+    }
+    notices.push_back(fmt::format("{} has no effect: {}", first_name(*flag), flag->notice));
+  }
+  return notices;
+}
+
+Result<BackendChoice> resolve_backends(const std::string& fp4_gemm_backend,
+                                       const std::string& nvfp4_mode,
+                                       const std::string& moe_runner_backend,
+                                       const std::string& moe_a2a_backend) {
+  BackendChoice choice;
+  choice.fp4_gemm_backend = fp4_gemm_backend;
+  choice.nvfp4_mode = nvfp4_mode;
+  if (const auto* entry = find_backend(kFp4Backends, fp4_gemm_backend)) {
+    if (entry->backend.empty()) {
+      return unsupported(fmt::format("{} is {}; upstream's names that are accepted: {}",
+                                     entry->name,
+                                     entry->reason,
+                                     accepted_names(kFp4Backends)),
+                         "--fp4-gemm-backend");
+    }
+    choice.fp4_gemm_backend = entry->backend;
+    choice.notices.push_back(fmt::format("--fp4-gemm-backend {} {}", entry->name, entry->reason));
+    if (!entry->nvfp4_mode.empty() && nvfp4_mode == "auto") {
+      choice.nvfp4_mode = entry->nvfp4_mode;
+    } else if (!entry->nvfp4_mode.empty() && nvfp4_mode != entry->nvfp4_mode) {
+      return invalid(
+          fmt::format("{} {}, --nvfp4-mode says {}", entry->name, entry->reason, nvfp4_mode),
+          "--fp4-gemm-backend");
+    }
+  }
+  const auto* runner = find_backend(kMoeRunners, moe_runner_backend);
+  if (runner == nullptr || runner->backend.empty()) {
+    return unsupported(fmt::format("{} {}; accepted: {}",
+                                   moe_runner_backend,
+                                   runner == nullptr ? "is not known" : runner->reason,
+                                   accepted_names(kMoeRunners)),
+                       "--moe-runner-backend");
+  }
+  if (!runner->reason.empty()) {
+    choice.notices.push_back(
+        fmt::format("--moe-runner-backend {} {}", runner->name, runner->reason));
+  }
+  if (moe_a2a_backend != "none") {
+    return unsupported(fmt::format("{} needs experts spread over several devices, and {}; "
+                                   "accepted: none",
+                                   moe_a2a_backend,
+                                   kOneGpu),
+                       "--moe-a2a-backend");
+  }
+  return choice;
+}
+
+}  // namespace nibble::apps

@@ -1,0 +1,24 @@
+// Errors as clients see them: the one place where an ErrorCode becomes an HTTP status, in the two
+// shapes of the API: OpenAI's flat object under /v1, {"error": {"message"}} elsewhere.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+#include "server/http/message.h"
+
+namespace nibble::server {
+
+enum class ApiStyle : uint8_t { OpenAi, Native };
+
+int http_status(ErrorCode code);
+
+std::string error_body(const Error& error, ApiStyle style);
+http::Response error_response(const Error& error, ApiStyle style);
+// The event of a stream that failed after it began.
+std::string error_event(const Error& error, ApiStyle style);
+
+// `style` of a path: /v1/... is OpenAI's.
+ApiStyle style_of(const std::string& path);
+
+}  // namespace nibble::server

@@ -1,0 +1,36 @@
+#include "server/auth.h"
+
+#include <string>
+#include <string_view>
+
+namespace nibble::server {
+
+namespace {
+
+// Time depends on the lengths only.
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^
+                  static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+bool is_authorized(const ServerConfig& config, Access access, const http::Request& request) {
+  if (access == Access::Open) {
+    return true;
+  }
+  const bool admin = access == Access::Admin && !config.admin_api_key.empty();
+  const std::string& key = admin ? config.admin_api_key : config.api_key;
+  if (key.empty()) {
+    return true;
+  }
+  constexpr std::string_view kPrefix = "Bearer ";
+  const std::string_view given = request.header("Authorization");
+  return given.starts_with(kPrefix) && equal_in_constant_time(given.substr(kPrefix.size()), key);
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,80 @@
+// GET /health: is the process serving; GET /health_generate: does a token come out, with traffic
+// that is already running taken as proof.
+#include <memory>
+
+#include "server/endpoints/endpoints.h"
+#include "server/generation.h"
+#include "server/run_generation.h"
+
+namespace nibble::server {
+
+namespace {
+
+void respond_status(http::Exchange& exchange, int status) {
+  exchange.respond({status, "", "", {}});
+}
+
+bool is_up(const ServerContext& context) {
+  return context.state == ServerState::Serving && context.engine.healthy();
+}
+
+struct HealthAnswer {
+  http::ExchangePtr exchange;  // shared with the call and the timer
+
+  void update(Generation& generation, size_t index) {
+    const Sequence& sequence = generation.sequences()[index];
+    if (sequence.done()) {
+      respond_status(*exchange, sequence.failed() ? 503 : 200);
+    }
+  }
+};
+
+// Until the deadline: have tokens come out since?
+void watch_progress(const Call& call, int64_t tokens_before, double seconds_left) {
+  constexpr double kPeriodSeconds = 0.25;
+  TaskPool::Queue queue = call.queue;
+  queue.post_after(kPeriodSeconds, [call, tokens_before, seconds_left] {
+    if (call.exchange->answered()) {
+      return;
+    }
+    if (call.context.engine.load().generated_tokens > tokens_before) {
+      respond_status(*call.exchange, 200);
+    } else if (seconds_left <= 0 || !is_up(call.context)) {
+      respond_status(*call.exchange, 503);
+    } else {
+      watch_progress(call, tokens_before, seconds_left - kPeriodSeconds);
+    }
+  });
+}
+
+}  // namespace
+
+Result<void> handle_health(Call& call) {
+  respond_status(*call.exchange, is_up(call.context) ? 200 : 503);
+  return {};
+}
+
+Result<void> handle_health_generate(Call& call) {
+  if (!is_up(call.context)) {
+    respond_status(*call.exchange, 503);
+    return {};
+  }
+  const int64_t tokens_before = call.context.engine.load().generated_tokens;
+  SequenceSpec spec;
+  spec.rid = "health-" + http::random_id();
+  spec.prompt = {0};
+  spec.sampling.temperature = 0;
+  spec.sampling.max_new_tokens = 1;
+  spec.sampling.ignore_eos = true;
+  std::vector<SequenceSpec> specs;
+  specs.push_back(std::move(spec));
+  auto answer = std::make_shared<HealthAnswer>(HealthAnswer{call.exchange});
+  if (!run_generation(call, std::move(specs), answer, false)) {
+    respond_status(*call.exchange, 503);
+    return {};
+  }
+  watch_progress(call, tokens_before, call.context.config.health_timeout_seconds);
+  return {};
+}
+
+}  // namespace nibble::server

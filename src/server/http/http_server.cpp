@@ -1,0 +1,173 @@
+#include "server/http/http_server.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+#include "server/http/connection.h"
+
+namespace nibble::server::http {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+struct HttpServer::Impl {
+  Shared shared;
+  asio::io_context io;
+  tcp::acceptor acceptor{asio::make_strand(io)};
+  uint16_t port = 0;
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::condition_variable all_closed;
+  std::unordered_set<std::shared_ptr<Connection>> connections;  // guarded by mutex
+
+  asio::awaitable<void> accept_loop();
+  void spawn(tcp::socket socket);
+};
+
+asio::awaitable<void> HttpServer::Impl::accept_loop() {
+  while (acceptor.is_open()) {
+    error_code code;
+    tcp::socket socket = co_await acceptor.async_accept(
+        asio::make_strand(io), asio::redirect_error(asio::use_awaitable, code));
+    if (!acceptor.is_open() || code == asio::error::operation_aborted) {
+      co_return;
+    }
+    if (code) {  // out of descriptors: wait for some to come back
+      LOG(warn, "cannot accept a connection", {"reason", code.message()});
+      asio::steady_timer pause(acceptor.get_executor(), std::chrono::milliseconds(100));
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, code));
+      continue;
+    }
+    spawn(std::move(socket));
+  }
+}
+
+void HttpServer::Impl::spawn(tcp::socket socket) {
+  auto connection = std::make_shared<Connection>(std::move(socket), shared);
+  {
+    const std::lock_guard lock(mutex);
+    if (connections.size() >= shared.config.max_connections) {
+      LOG(warn, "connection refused: too many are open", {"open", connections.size()});
+      return;  // closes the socket
+    }
+    connections.insert(connection);
+  }
+  asio::co_spawn(
+      connection->executor(),
+      [connection] { return connection->serve(); },
+      [this, connection](const std::exception_ptr& failure) {
+        if (failure) {  // out of memory, or a bug in a handler; other connections go on
+          LOG(error, "a connection ended with an exception");
+        }
+        const std::lock_guard lock(mutex);
+        connections.erase(connection);
+        all_closed.notify_all();
+      });
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() { stop(); }
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config, Handler handler) {
+  auto impl = std::make_unique<Impl>();
+  impl->shared.config = std::move(config);
+  impl->shared.handler = std::move(handler);
+  const HttpConfig& settings = impl->shared.config;
+
+  error_code code;
+  const std::string host = settings.host == "localhost" ? "127.0.0.1" : settings.host;
+  const auto address = asio::ip::make_address(host, code);
+  if (code) {
+    return invalid("expected an IP address, found '" + settings.host + "'", "host");
+  }
+  const tcp::endpoint endpoint(address, settings.port);
+  impl->acceptor.open(endpoint.protocol(), code);
+  if (!code) {
+    impl->acceptor.set_option(tcp::acceptor::reuse_address(true), code);
+  }
+  if (!code) {
+    impl->acceptor.bind(endpoint, code);
+  }
+  if (!code) {
+    impl->acceptor.listen(asio::socket_base::max_listen_connections, code);
+  }
+  if (code) {
+    return invalid("cannot listen on " + settings.host + ":" + std::to_string(settings.port) +
+                       ": " + code.message(),
+                   "port");
+  }
+  impl->port = impl->acceptor.local_endpoint(code).port();
+  asio::co_spawn(
+      impl->acceptor.get_executor(),
+      [state = impl.get()] { return state->accept_loop(); },
+      [](const std::exception_ptr& failure) {
+        if (failure) {
+          LOG(error, "the listener ended with an exception");
+        }
+      });
+  for (int i = 0; i < std::max(1, settings.num_threads); ++i) {
+    impl->threads.emplace_back([state = impl.get()] { state->io.run(); });
+  }
+  return std::make_unique<HttpServer>(std::move(impl));
+}
+
+uint16_t HttpServer::port() const { return impl_->port; }
+
+size_t HttpServer::num_connections() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->connections.size();
+}
+
+bool HttpServer::drain(double timeout_seconds) {
+  impl_->shared.draining = true;
+  asio::post(impl_->acceptor.get_executor(), [state = impl_.get()] {
+    error_code ignored;
+    state->acceptor.close(ignored);
+  });
+  std::unique_lock lock(impl_->mutex);
+  for (const auto& connection : impl_->connections) {
+    connection->close_when_idle();
+  }
+  return impl_->all_closed.wait_for(lock, std::chrono::duration<double>(timeout_seconds), [this] {
+    return impl_->connections.empty();
+  });
+}
+
+void HttpServer::stop() {
+  if (impl_->threads.empty()) {
+    return;
+  }
+  impl_->shared.draining = true;
+  asio::post(impl_->acceptor.get_executor(), [state = impl_.get()] {
+    error_code ignored;
+    state->acceptor.close(ignored);
+  });
+  {
+    std::unique_lock lock(impl_->mutex);
+    for (const auto& connection : impl_->connections) {
+      connection->close();
+    }
+    impl_->all_closed.wait_for(
+        lock, std::chrono::seconds(5), [this] { return impl_->connections.empty(); });
+  }
+  impl_->io.stop();
+  for (std::thread& thread : impl_->threads) {
+    thread.join();
+  }
+  impl_->threads.clear();
+}
+
+}  // namespace nibble::server::http

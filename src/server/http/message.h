@@ -1,0 +1,42 @@
+// HTTP messages as the endpoints see them: plain values, free of the HTTP library.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::server::http {
+
+struct Header {
+  std::string name;
+  std::string value;
+};
+
+struct Request {
+  std::string method;  // "GET"
+  std::string path;    // percent-decoded, without the query
+  std::string query;   // as sent, without '?'
+  std::vector<Header> headers;
+  std::string body;
+  std::string id;  // X-Request-Id of the client, or made up
+
+  std::string_view header(std::string_view name) const;                 // any case; "" when absent
+  std::optional<std::string> query_value(std::string_view name) const;  // percent-decoded
+};
+
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<Header> headers;
+};
+
+std::string random_id();  // 32 hex digits
+
+std::string_view reason_phrase(int status);
+
+// "%41+b" -> "A b" in queries; '+' stays in paths. A broken escape stays as it is.
+std::string percent_decode(std::string_view text, bool plus_is_space);
+
+}  // namespace nibble::server::http

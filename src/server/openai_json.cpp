@@ -1,0 +1,114 @@
+#include "server/openai_json.h"
+
+#include <array>
+#include <chrono>
+
+#include "server/http/message.h"
+
+namespace nibble::server {
+
+namespace json = boost::json;
+using engine::FinishReason;
+
+Result<OpenAiOptions> read_openai_options(const JsonObject& body) {
+  OpenAiOptions options;
+  options.model = TRY(body.find_string("model")).value_or("");
+  options.rid = TRY(body.find_string("rid")).value_or("");
+  options.extra_key = TRY(read_extra_key(body));
+  options.stream = TRY(body.find_bool("stream")).value_or(false);
+  if (const auto stream_options = TRY(body.find_object("stream_options"))) {
+    options.include_usage = TRY(stream_options->find_bool("include_usage")).value_or(false);
+    options.continuous_usage =
+        TRY(stream_options->find_bool("continuous_usage_stats")).value_or(false);
+  }
+  return options;
+}
+
+json::object OpenAiHead::object(std::string_view kind) const {
+  return {{"id", id}, {"object", kind}, {"created", created}, {"model", model}};
+}
+
+OpenAiHead make_head(const ServerContext& context,
+                     const OpenAiOptions& options,
+                     std::string_view id_prefix) {
+  OpenAiHead head;
+  head.id = options.rid.empty() ? std::string(id_prefix) + http::random_id() : options.rid;
+  head.model = options.model.empty() ? context.served_model_name() : options.model;
+  head.created = std::chrono::duration_cast<std::chrono::seconds>(
+                     std::chrono::system_clock::now().time_since_epoch())
+                     .count();
+  return head;
+}
+
+json::object usage_json(const Generation& generation, int64_t n) {
+  size_t prompt_tokens = 0;
+  size_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+  for (size_t i = 0; i < generation.sequences().size(); ++i) {
+    const Sequence& sequence = generation.sequences()[i];
+    completion_tokens += sequence.tokens.size();
+    if (i % static_cast<size_t>(n) == 0) {
+      prompt_tokens += sequence.spec.prompt.size();
+      cached_tokens += sequence.cached_tokens;
+    }
+  }
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", completion_tokens},
+          {"total_tokens", prompt_tokens + completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}},
+          {"reasoning_tokens", 0}};
+}
+
+json::value finish_reason_json(const Sequence& sequence) {
+  switch (sequence.finish) {
+    case FinishReason::None:
+      return nullptr;
+    case FinishReason::Length:
+      return "length";
+    case FinishReason::StopToken:
+    case FinishReason::StopString:
+      return "stop";
+    case FinishReason::Abort:
+    case FinishReason::Error:
+      return "abort";
+  }
+  return nullptr;
+}
+
+json::value matched_stop_json(const Sequence& sequence) {
+  if (sequence.finish == FinishReason::StopToken) {
+    return sequence.matched_token;
+  }
+  if (sequence.finish == FinishReason::StopString) {
+    return json::value(sequence.text.matched_stop());
+  }
+  return nullptr;
+}
+
+json::object metadata_json(const Generation& generation) {
+  const Sequence& first = generation.sequences().front();
+  return {{"weight_version", first.weight_version}, {"seed", first.spec.sampling.seed}};
+}
+
+std::string sequence_rid(const OpenAiHead& head, size_t index, size_t count) {
+  return count == 1 ? head.id : head.id + "_" + std::to_string(index);
+}
+
+Result<void> refuse_unsupported_openai(const JsonObject& body) {
+  static constexpr std::array<std::string_view, 6> kUnsupported = {"lora_path",
+                                                                   "session_id",
+                                                                   "session_params",
+                                                                   "custom_logit_processor",
+                                                                   "return_hidden_states",
+                                                                   "bootstrap_room"};
+  TRY(refuse_fields(body, kUnsupported));
+  if (const auto format = TRY(body.find_object("response_format"))) {
+    const std::string type = TRY(format->get_string("type"));
+    if (type != "text") {
+      return invalid("'" + type + "' is not supported by this server", format->path_of("type"));
+    }
+  }
+  return {};
+}
+
+}  // namespace nibble::server
