@@ -13,6 +13,28 @@ double seconds_between(std::chrono::steady_clock::time_point begin,
   return std::chrono::duration<double>(end - begin).count();
 }
 
+// Alternatives of prompt positions that one request may ask for: about a gigabyte of answer.
+constexpr int64_t kMaxPromptAlternatives = 4'000'000;
+
+Result<void> check_prompt_logprobs(const std::vector<Sequence>& sequences) {
+  int64_t wanted = 0;
+  for (const Sequence& sequence : sequences) {
+    const engine::LogprobOptions& options = sequence.spec.logprobs;
+    if (options.prompt_start >= 0) {
+      wanted += (static_cast<int64_t>(sequence.spec.prompt.size()) - options.prompt_start) *
+                (options.top + static_cast<int64_t>(options.token_ids.size()));
+    }
+  }
+  if (wanted > kMaxPromptAlternatives) {
+    return fail(ErrorCode::TooLarge,
+                "asks for " + std::to_string(wanted) +
+                    " logprobs of alternatives in its prompts, at most " +
+                    std::to_string(kMaxPromptAlternatives) + " are answered",
+                "top_logprobs");
+  }
+  return {};
+}
+
 }  // namespace
 
 Generation::Generation(ServerContext& context,
@@ -26,6 +48,7 @@ Generation::Generation(ServerContext& context,
 }
 
 Result<void> Generation::start(OnUpdate on_update) {
+  TRY(check_prompt_logprobs(sequences_));
   std::vector<std::string> rids;
   for (const Sequence& sequence : sequences_) {
     rids.push_back(sequence.spec.rid);

@@ -6,6 +6,7 @@
 // fields that would change the answer and are not implemented are refused by name.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,6 +27,10 @@ struct RequestLimits {
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_sequences = 1024;  // prompts times n of one request
+  // Alternatives a position, and tokens asked for by id: each costs some hundred bytes of answer a
+  // position. OpenAI's limits are 20 and 5.
+  int64_t max_logprobs = 1000;
+  int64_t top_logprobs() const { return std::min(vocab_size, max_logprobs); }
   bool has_tokenizer = true;
   SamplingDefaults defaults;  // of chat requests
 };

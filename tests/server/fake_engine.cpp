@@ -109,6 +109,9 @@ engine::WeightsInfo FakeEngine::weights() const {
 Result<engine::WeightUpdateReport> FakeEngine::update_weights(const engine::WeightUpdate& update) {
   const std::lock_guard lock(mutex_);
   if (update.model_path == "/") {
+    if (update.allow_in_place) {
+      weights_.state = engine::EngineState::NeedsWeights;
+    }
     return invalid("expected config.json in the directory", update.model_path);
   }
   weights_.model_path = update.model_path;

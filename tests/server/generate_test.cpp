@@ -167,6 +167,21 @@ TEST(Generate, ReturnsLogprobsInUpstreamsForm) {
       400);
 }
 
+TEST(Generate, BoundsTheAlternativesOfAllPromptsTogether) {
+  ServerFixture fixture;
+  const auto status_of = [&](int n) {
+    return fixture
+        .post("/generate",
+              R"({"text":")" + std::string(150, 'a') +
+                  R"(","return_logprob":true,"logprob_start_len":0,"top_logprobs_num":260,)"
+                  R"("sampling_params":{"max_new_tokens":1,"n":)" +
+                  std::to_string(n) + "}}")
+        .status;
+  };
+  EXPECT_EQ(status_of(1), 200);
+  EXPECT_EQ(status_of(200), 413);
+}
+
 TEST(Generate, GivesSeedsAsAsked) {
   ServerConfig config;
   config.random_seed = 1;

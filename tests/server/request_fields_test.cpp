@@ -152,6 +152,32 @@ TEST(GenerateRequest, RefusesWithTheFieldAndWhatWasFound) {
   }
 }
 
+TEST(Requests, MayNotAskForTheLogprobsOfAWholeVocabulary) {
+  RequestLimits large = limits();
+  large.vocab_size = 150000;
+  EXPECT_EQ(error_of(parse_generate_request(R"({"text":"a","top_logprobs_num":1000})", large)),
+            "accepted");
+  EXPECT_EQ(error_of(parse_generate_request(R"({"text":"a","top_logprobs_num":1001})", large)),
+            "top_logprobs_num: expected an integer in [0, 1000], found 1001");
+  EXPECT_EQ(error_of(parse_completion_request(R"({"prompt":"a","logprobs":1001})", large)),
+            "logprobs: expected an integer in [0, 1000], found 1001");
+  EXPECT_EQ(
+      error_of(parse_chat_request(
+          R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":1001})",
+          large)),
+      "top_logprobs: expected an integer in [0, 1000], found 1001");
+  std::string ids = "0";
+  for (int i = 1; i < 1000; ++i) {
+    ids += ",0";
+  }
+  const auto with_ids = [&](const std::string& list) {
+    return error_of(
+        parse_generate_request(R"({"text":"a","token_ids_logprob":[)" + list + "]}", large));
+  };
+  EXPECT_EQ(with_ids(ids), "accepted");
+  EXPECT_EQ(with_ids(ids + ",0"), "token_ids_logprob: expected at most 1000 token ids, found 1001");
+}
+
 TEST(GenerateRequest, RefusesWhatIsNotJson) {
   for (const std::string& body : {std::string(),
                                   std::string("{"),

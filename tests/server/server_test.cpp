@@ -115,6 +115,7 @@ TEST(Health, Answers503WhenNothingComesOut) {
   ServerFixture fixture(config);
   fixture.engine.hold();
   EXPECT_EQ(fixture.get("/health_generate").status, 503);
+  EXPECT_TRUE(test::eventually([&] { return fixture.engine.num_aborts() == 1; }));
   fixture.engine.release();
   EXPECT_EQ(fixture.get("/health_generate").status, 200);
 }
@@ -185,6 +186,7 @@ TEST(Weights, AreUpdatedPausedAndCheckedInUpstreamsForms) {
   EXPECT_TRUE(bad.json().at("message").as_string().starts_with("Failed to get weights iterator"));
   const auto broken = fixture.post("/update_weights_from_disk", R"({"model_path":"/"})").json();
   EXPECT_TRUE(broken.at("message").as_string().starts_with("Failed to update weights"));
+  EXPECT_TRUE(broken.at("message").as_string().ends_with("The old weights go on serving."));
   EXPECT_EQ(fixture.get("/model_info").json().at("model_path"), "/models/fake");
 
   const auto good = fixture.post("/update_weights_from_disk",
@@ -213,6 +215,14 @@ TEST(Weights, AreUpdatedPausedAndCheckedInUpstreamsForms) {
   EXPECT_EQ(resume.json().at("error").at("message"), "nothing is released");
   EXPECT_EQ(fixture.post("/flush_cache", "").status, 200);
   EXPECT_EQ(fixture.post("/flush_cache?timeout=x", "").status, 400);
+}
+
+TEST(Weights, AFailedUpdateInPlaceDoesNotClaimThatTheOldOnesServe) {
+  ServerFixture fixture;
+  const auto failed =
+      fixture.post("/update_weights_from_disk", R"({"model_path":"/","allow_in_place":true})");
+  EXPECT_EQ(failed.status, 400);
+  EXPECT_TRUE(failed.json().at("message").as_string().ends_with("config.json in the directory"));
 }
 
 TEST(Server, FinishesRunningRequestsWhileDrainingAndRefusesNewOnes) {

@@ -193,7 +193,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body_text, const Request
   }
   request.sampling = TRY(read_sampling(body, SamplingDialect::Chat, limits));
   request.logprobs = TRY(body.find_bool("logprobs")).value_or(false);
-  request.top_logprobs = TRY(int_in_range(body, "top_logprobs", 0, 0, limits.vocab_size));
+  request.top_logprobs = TRY(int_in_range(body, "top_logprobs", 0, 0, limits.top_logprobs()));
   if (request.top_logprobs > 0 && !request.logprobs) {
     return invalid("needs logprobs: true", "top_logprobs");
   }

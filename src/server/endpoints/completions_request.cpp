@@ -24,7 +24,7 @@ Result<CompletionRequest> parse_completion_request(std::string_view body_text,
   request.echo = TRY(body.find_bool("echo")).value_or(false);
   const json::value* logprobs = body.find("logprobs");
   if (logprobs != nullptr && !(logprobs->is_bool() && !logprobs->get_bool())) {
-    request.logprobs = TRY(int_in_range(body, "logprobs", 0, 0, limits.vocab_size));
+    request.logprobs = TRY(int_in_range(body, "logprobs", 0, 0, limits.top_logprobs()));
   }
   return request;
 }

@@ -121,9 +121,14 @@ Result<void> read_logprob_options(const JsonObject& body,
     options.output = TRY(as_bool(wanted.at(i), wanted.path(i)));
     const int64_t prompt_start =
         TRY(as_int(start.at(i), start.path(i), -1, -1, limits.context_length));
-    const int64_t num_top = TRY(as_int(top.at(i), top.path(i), 0, 0, limits.vocab_size));
+    const int64_t num_top = TRY(as_int(top.at(i), top.path(i), 0, 0, limits.top_logprobs()));
     auto token_ids =
         TRY(read_token_ids_logprob(ids, body.path_of("token_ids_logprob"), i, batch, limits));
+    if (static_cast<int64_t>(token_ids.size()) > limits.max_logprobs) {
+      return invalid("expected at most " + std::to_string(limits.max_logprobs) +
+                         " token ids, found " + std::to_string(token_ids.size()),
+                     body.path_of("token_ids_logprob"));
+    }
     if (options.output) {
       options.prompt_start = prompt_start;
       options.top = static_cast<int32_t>(num_top);

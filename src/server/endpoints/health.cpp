@@ -29,11 +29,15 @@ struct HealthAnswer {
   }
 };
 
-// Until the deadline: have tokens come out since?
-void watch_progress(const Call& call, int64_t tokens_before, double seconds_left) {
+// Until the deadline: have tokens come out since? What nobody waits for any more is aborted, or
+// probes would fill the queue of an engine that is paused.
+void watch_progress(const Call& call,
+                    const std::string& rid,
+                    int64_t tokens_before,
+                    double seconds_left) {
   constexpr double kPeriodSeconds = 0.25;
   TaskPool::Queue queue = call.queue;
-  queue.post_after(kPeriodSeconds, [call, tokens_before, seconds_left] {
+  queue.post_after(kPeriodSeconds, [call, rid, tokens_before, seconds_left] {
     if (call.exchange->answered()) {
       return;
     }
@@ -41,8 +45,9 @@ void watch_progress(const Call& call, int64_t tokens_before, double seconds_left
       respond_status(*call.exchange, 200);
     } else if (seconds_left <= 0 || !is_up(call.context)) {
       respond_status(*call.exchange, 503);
+      call.context.live.cancel_prefix(rid);
     } else {
-      watch_progress(call, tokens_before, seconds_left - kPeriodSeconds);
+      watch_progress(call, rid, tokens_before, seconds_left - kPeriodSeconds);
     }
   });
 }
@@ -61,7 +66,8 @@ Result<void> handle_health_generate(Call& call) {
   }
   const int64_t tokens_before = call.context.engine.load().generated_tokens;
   SequenceSpec spec;
-  spec.rid = "health-" + http::random_id();
+  const std::string rid = "health-" + http::random_id();
+  spec.rid = rid;
   spec.prompt = {0};
   spec.sampling.temperature = 0;
   spec.sampling.max_new_tokens = 1;
@@ -73,7 +79,7 @@ Result<void> handle_health_generate(Call& call) {
     respond_status(*call.exchange, 503);
     return {};
   }
-  watch_progress(call, tokens_before, call.context.config.health_timeout_seconds);
+  watch_progress(call, rid, tokens_before, call.context.config.health_timeout_seconds);
   return {};
 }
 

@@ -71,9 +71,13 @@ Result<std::string> update_from_disk(Call& call, json::object& report_json) {
   }
   const auto report = call.context.engine.update_weights(update);
   if (!report) {
-    return fail(
-        report.error().code,
-        "Failed to update weights: " + report.error().text() + ". The old weights go on serving.");
+    const engine::EngineState state = call.context.engine.weights().state;
+    const bool serves = state != engine::EngineState::NeedsWeights &&
+                        state != engine::EngineState::Released &&
+                        state != engine::EngineState::Failed;
+    return fail(report.error().code,
+                "Failed to update weights: " + report.error().text() +
+                    (serves ? ". The old weights go on serving." : ""));
   }
   report_json["weight_version"] = report->weight_version;
   report_json["bytes"] = report->bytes;
