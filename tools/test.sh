@@ -100,14 +100,6 @@ lint() {
 lint_changed() { changed_sources | compiled | lint; }
 lint_all() { git ls-files 'src/*.cpp' | compiled | LINT_SECONDS=3000 lint; }
 
-sass_check() {
-  if [ ! -f tools/check_sass.py ] || ! command -v nvcc >/dev/null; then
-    echo "skip: needs nvcc and tools/check_sass.py"
-    return 0
-  fi
-  python3 tools/check_sass.py build/ci
-}
-
 # A minute of each fuzz target, from the seeds in tests/data/fuzz and those of tests/fuzz/seeds.txt.
 fuzz() {
   build fuzz nibble_fuzzers || return 1
@@ -139,13 +131,13 @@ fuzz() {
 oracles() {
   local script python count=0
   python=$(tools/fetch_deps.sh oracles) || return 1
-  for script in tools/parity/*.py; do
+  for script in tools/parity/*_parity.py; do
     [ -f "$script" ] || continue
     echo "-- $script"
     "$python" "$script" --program build/ci/nibble || return 1
     count=$((count + 1))
   done
-  [ $count -gt 0 ] || { echo "skip: no oracles under tools/parity"; return 0; }
+  [ $count -gt 0 ] || { echo "skip: no tools/parity/*_parity.py"; return 0; }
   echo "$count oracles agree"
 }
 
@@ -160,7 +152,6 @@ step format format_check
 if step build build ci; then
   step ctest run_ctest ci
   step isa python3 tools/check_isa.py build/ci
-  step sass sass_check
   step lint lint_changed
   $slow && step oracles oracles
 fi
