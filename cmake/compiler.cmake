@@ -7,8 +7,14 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 option(NIBBLE_DCHECK "Compile DCHECK and memory poisoning in" OFF)
 
 find_program(NIBBLE_CCACHE ccache)
-if(NIBBLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${NIBBLE_CCACHE}")
+set(NIBBLE_LAUNCHER "")
+if(NIBBLE_CCACHE)
+  # Paths below the sources are hashed as relative ones, so that clones share what they compiled.
+  set(NIBBLE_LAUNCHER "${CMAKE_COMMAND}" -E env
+    "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${NIBBLE_CCACHE}")
+  if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${NIBBLE_LAUNCHER}")
+  endif()
 endif()
 find_program(NIBBLE_MOLD mold)
 if(NIBBLE_MOLD)

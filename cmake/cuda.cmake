@@ -25,7 +25,7 @@ function(nibble_cuda_object variable)
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
     add_custom_command(
       OUTPUT "${object}"
-      COMMAND ${NIBBLE_CCACHE} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS}
+      COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS}
         -I "${CMAKE_SOURCE_DIR}/src" -I "${CMAKE_SOURCE_DIR}" -I "${CMAKE_BINARY_DIR}/generated"
         -MD -MF "${object}.d" -c "${path}" -o "${object}"
       DEPENDS "${path}"
