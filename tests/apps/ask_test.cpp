@@ -1,0 +1,52 @@
+#include "apps/ask.h"
+
+#include <gtest/gtest.h>
+
+#include "server/server_fixture.h"
+
+namespace nibble::apps {
+namespace {
+
+Question question(const std::string& words) {
+  Question out;
+  out.prompt.assign(words.begin(), words.end());
+  return out;
+}
+
+TEST(Ask, GivesTheTextInPiecesThatMakeTheWhole) {
+  test::FakeEngine engine;
+  const text::Tokenizer tokenizer = test::make_byte_tokenizer();
+  Question asked = question("hello; world");
+  std::string pieces;
+  asked.on_text = [&](std::string_view piece) { pieces += piece; };
+  asked.text.stop = {"; w"};
+  const auto answer = ask(engine, tokenizer, std::move(asked));
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->text, "hello");
+  EXPECT_EQ(pieces, "hello");
+  EXPECT_EQ(answer->finish, engine::FinishReason::StopString);
+  EXPECT_EQ(answer->prompt_tokens, 12u);
+  const auto plain = ask(engine, tokenizer, question("abc"));
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->text, "abc");
+  EXPECT_EQ(plain->tokens.back(), test::kEos);
+}
+
+TEST(Ask, StopsWhenAskedAndReportsErrors) {
+  test::FakeEngine engine;
+  const text::Tokenizer tokenizer = test::make_byte_tokenizer();
+  engine.hold();
+  Question asked = question("abc");
+  asked.should_stop = [] { return true; };
+  const auto stopped = ask(engine, tokenizer, std::move(asked));
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->finish, engine::FinishReason::Abort);
+  engine.release();
+  engine.fail_requests({ErrorCode::Internal, "broken", {}});
+  const auto failed = ask(engine, tokenizer, question("abc"));
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message, "broken");
+}
+
+}  // namespace
+}  // namespace nibble::apps

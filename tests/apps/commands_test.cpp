@@ -1,0 +1,84 @@
+#include "apps/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <gtest/gtest.h>
+
+#include "apps/capabilities.h"
+#include "apps/engine_flags.h"
+#include "apps/load_text.h"
+#include "support/data_dir.h"
+
+namespace nibble::apps {
+namespace {
+
+int run(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "nibble");
+  return run_program(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(Program, ExplainsItselfAndRefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_EQ(run({}), 2);
+  EXPECT_EQ(run({"serv"}), 2);
+  EXPECT_EQ(run({"serve", "--no-such-flag"}), 2);
+  EXPECT_EQ(run({"serve", "--port", "x"}), 2);
+  EXPECT_EQ(run({"serve", "--port", "70000"}), 2);
+  for (const AddCommand add : commands()) {
+    CLI::App app;
+    Action action;
+    add(app, action);
+    const std::string name =
+        app.get_subcommands([](const CLI::App*) { return true; })[0]->get_name();
+    EXPECT_EQ(run({name.c_str(), "--help"}), 0) << name;
+  }
+}
+
+TEST(Serve, RefusesBeforeItLoadsAnything) {
+  EXPECT_EQ(run({"serve"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/does/not/exist"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--nvfp4-mode", "w8"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--tp-size", "2"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--fp4-gemm-backend", "aiter"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--device", "tpu"}), 1);
+  EXPECT_EQ(run({"serve", "--print-capabilities"}), 0);
+}
+
+TEST(Capabilities, NameTheCpuAndAKernelForEveryMode) {
+  const std::string text = describe_capabilities();
+  for (const char* word : {"CPU: ", "cpu: 1 device", "w4a16", "w4a4", "bf16"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << text;
+  }
+}
+
+TEST(EngineFlags, ResolveToTheConfiguration) {
+  EngineFlags flags;
+  EXPECT_FALSE(resolve_engine_config(flags));
+  flags.model_path = "/model";
+  flags.device = "cpu";
+  flags.cpu_isa = "scalar";
+  flags.page_size = 32;
+  flags.disable_radix_cache = true;
+  const auto config = resolve_engine_config(flags);
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->cpu_isa, CpuIsa::Scalar);
+  EXPECT_EQ(config->page_size, 32);
+  EXPECT_EQ(config->max_running_requests, engine::EngineConfig{}.max_running_requests);
+  EXPECT_FALSE(config->prefix_cache);
+  flags.device = "cuda:x";
+  EXPECT_FALSE(resolve_engine_config(flags));
+  flags.device = "cuda:99";
+  EXPECT_FALSE(resolve_engine_config(flags));
+}
+
+TEST(LoadText, SaysWhatIsMissing) {
+  const auto missing = load_text_model("/does/not/exist", "");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().where, "/does/not/exist/tokenizer.json");
+  const auto defaults = load_sampling_defaults("/does/not/exist");
+  ASSERT_TRUE(defaults);
+  EXPECT_EQ(defaults->temperature, 1.0f);
+}
+
+}  // namespace
+}  // namespace nibble::apps
