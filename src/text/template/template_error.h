@@ -24,10 +24,10 @@ constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 constexpr uint32_t kMaxValueDepth = 500;       // containers inside containers
 constexpr uint32_t kMaxExpressionDepth = 300;  // of the parse tree
 constexpr uint32_t kMaxCallDepth = 500;        // of evaluation, macros included
-constexpr uint64_t kMaxSteps = 50'000'000;     // expressions and statements of one rendering
+constexpr uint64_t kMaxSteps = 10'000'000;     // expressions and statements of one rendering
 constexpr uint64_t kMaxRange = 100'000;        // jinja2's sandbox has the same
 // Bytes that one rendering may make: a base and a multiple of what it is given.
-constexpr uint64_t kBaseBytes = uint64_t{256} << 20;
+constexpr uint64_t kBaseBytes = uint64_t{64} << 20;
 constexpr uint64_t kValueBytes = 64;  // what a small value costs beside its content
 constexpr uint64_t kBytesPerInputByte = 256;
 
