@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/cpu_info.h"
 #include "base/number_formats.h"
 #include "examine/expected_tensors.h"
+#include "model/registry.h"
 #include "ops/gemm.h"
 #include "quant/quant_mode.h"
 
@@ -76,6 +78,20 @@ void scan(const Checkpoint& checkpoint, InspectedLinear& linear, std::vector<Pro
                              " block scales are NaN or -0 over blocks of zeros; they are read as 0",
                          linear.info.weight_scale}});
   }
+}
+
+// nullopt when there is a model for it.
+std::optional<Error> unsupported_architecture(const std::string& name) {
+  std::string known;
+  for (const model::Architecture& architecture : model::architectures()) {
+    if (architecture.name == name) {
+      return std::nullopt;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  return Error{ErrorCode::Unsupported,
+               "'" + name.substr(0, 64) + "' is not supported; known are " + known,
+               "config.json.architectures"};
 }
 
 void add_to_patterns(const InspectedLinear& linear,
@@ -195,6 +211,10 @@ Result<Inspection> inspect(const InspectOptions& options) {
   }
   for (auto& [name, row] : patterns) {
     result.patterns.push_back(std::move(row));
+  }
+  if (auto error = unsupported_architecture(result.config.architecture);
+      error && !result.config.architecture.empty()) {  // an unreadable config is told already
+    result.problems.push_back({Problem::Severity::Error, std::move(*error)});
   }
   for (Error& error : missing_tensors(checkpoint)) {
     result.problems.push_back({Problem::Severity::Error, std::move(error)});

@@ -166,12 +166,16 @@ std::string errors_of(const std::string& directory) {
     return without_path(inspection.error().text() + "\n", directory);
   }
   std::string text;
+  bool has_model = true;  // the dialects are read for architectures that cannot run yet, too
   for (const Problem& problem : inspection->problems) {
-    if (problem.severity == Problem::Severity::Error) {
+    if (problem.error.code == ErrorCode::Unsupported &&
+        problem.error.where == "config.json.architectures") {
+      has_model = false;
+    } else if (problem.severity == Problem::Severity::Error) {
       text += problem.error.text() + "\n";
     }
   }
-  EXPECT_EQ(text.empty(), inspection->servable());
+  EXPECT_EQ(text.empty() && has_model, inspection->servable());
   return without_path(text, directory);
 }
 

@@ -84,6 +84,18 @@ TEST(Inspect, NanScalesOverZeroBlocksAreAWarning) {
   EXPECT_THAT(result->problems[0].error.text(), HasSubstr("read as 0"));
 }
 
+TEST(Inspect, AnArchitectureWithoutAModelIsNotServable) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  editor.config()["architectures"] = boost::json::array{"SomethingElse"};
+  editor.write();
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_FALSE(result->servable());
+  EXPECT_THAT(errors_of(*result),
+              HasSubstr("config.json.architectures: 'SomethingElse' is not supported; known are "
+                        "LlamaForCausalLM"));
+}
+
 TEST(ScaleStatistics, CountsEveryKindOfCode) {
   const std::vector<std::byte> codes = {std::byte{0x00},
                                         std::byte{0x01},
