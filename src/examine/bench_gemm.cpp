@@ -152,7 +152,7 @@ Result<double> median_us(const GemmBackend& backend,
   call();
   api.synchronize(stream);
   // On a device with a queue one synchronization would weigh on a short kernel: share it.
-  const int calls = stream.device.kind == Device::Kind::Cpu ? 1 : 20;
+  const int calls = stream.device.kind == Device::Kind::Cpu ? 1 : 100;
   std::vector<double> samples;
   const auto start = Clock::now();
   while (samples.size() < 3 || seconds_since(start) < seconds) {
@@ -293,6 +293,9 @@ Result<BenchGemmReport> bench_gemm(const BenchGemmOptions& options) {
         row.kernel = (*backend)->name;
         row.weight_bytes = packed.bytes_each;
         row.peak_gflops = peak_gflops;
+        if (probe != nullptr && probe->vendor_bf16_us != nullptr) {
+          row.vendor_us = probe->vendor_bf16_us(stream.get(), m, shape.n, shape.k);
+        }
         row.us = TRY(median_us(**backend, desc, packed, m, options.seconds, stream.get()));
         report.rows.push_back(row);
       }
@@ -332,7 +335,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
     object["us"] = number_or_null(row.us);
     object["floor_us"] = number_or_null(row.floor_us());
     object["read_us"] = number_or_null(row.read_us());
-    object["cublas_us"] = nullptr;
+    object["cublas_us"] = number_or_null(row.vendor_us);
     object["gbps"] =
         number_or_null(row.us > 0 ? static_cast<double>(row.weight_bytes) / row.us / 1e3 : 0.0);
     object["tflops"] = number_or_null(row.us > 0 ? operations / row.us / 1e6 : 0.0);
@@ -352,7 +355,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
 std::string to_text(const BenchGemmReport& report) {
   std::string text = fmt::format(
       "{} ({}), {} threads\n"
-      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7}\n",
+      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7} {:>8}\n",
       report.machine,
       report.isa,
       report.num_threads,
@@ -365,7 +368,8 @@ std::string to_text(const BenchGemmReport& report) {
       "GB/s",
       "GFLOP/s",
       "% read",
-      "% peak");
+      "% peak",
+      "x vendor");
   for (const BenchGemmRow& row : report.rows) {
     const std::string size = fmt::format("{}x{}", row.shape.n, row.shape.k);
     if (row.kernel.empty()) {
@@ -374,18 +378,19 @@ std::string to_text(const BenchGemmReport& report) {
     }
     const double operations =
         2.0 * static_cast<double>(row.m * row.shape.n) * static_cast<double>(row.shape.k);
-    text +=
-        fmt::format("{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f}\n",
-                    row.op,
-                    row.shape.name,
-                    size,
-                    row.m,
-                    row.kernel,
-                    row.us,
-                    static_cast<double>(row.weight_bytes) / row.us / 1e3,
-                    operations / row.us / 1e3,
-                    100.0 * row.read_us() / row.us,
-                    100.0 * row.compute_us() / row.us);
+    text += fmt::format(
+        "{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8}\n",
+        row.op,
+        row.shape.name,
+        size,
+        row.m,
+        row.kernel,
+        row.us,
+        static_cast<double>(row.weight_bytes) / row.us / 1e3,
+        operations / row.us / 1e3,
+        100.0 * row.read_us() / row.us,
+        100.0 * row.compute_us() / row.us,
+        row.vendor_us > 0 ? fmt::format("{:.2f}", row.us / row.vendor_us) : "-");
   }
   return text;
 }

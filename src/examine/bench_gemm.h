@@ -53,6 +53,7 @@ struct BenchGemmRow {
   int64_t weight_bytes = 0;   // what a call must read: packed weights and scales
   double read_gbps = 0;       // of the machine, measured beside this row
   double peak_gflops = 0;     // of the machine, for this op
+  double vendor_us = 0;       // BF16 by the vendor's library, measured beside this row; 0: none
   double read_us() const;     // weight_bytes at read_gbps
   double compute_us() const;  // 2 m n k at peak_gflops
   double floor_us() const;    // the larger of the two

@@ -2,6 +2,7 @@
 // hundredths of a second on every thread of the stream.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "quant/quant_mode.h"
@@ -16,6 +17,9 @@ struct MachineProbe {
   // GFLOP/s of the multiply-adds that a kernel of this mode is made of at this level, from
   // registers, all threads together; 0 when unknown.
   double (*peak_gflops)(Stream, int isa, QuantMode mode);
+  // Microseconds that the vendor's library takes for y[m, n] = x[m, k] * w[n, k]^T, all BF16, with
+  // cold weights; 0 where it is absent, nullptr where there is none for the device.
+  double (*vendor_bf16_us)(Stream, int64_t m, int64_t n, int64_t k) = nullptr;
 };
 
 // nullptr when the device has none.

@@ -5,17 +5,20 @@
 #include "ops/attention.h"
 #include "ops/gemm.h"
 #include "ops/kernels.h"
+#include "ops/probe.h"
 #include "tensor/device_api.h"
 
 namespace nibble {
 
 extern const DeviceApi kCudaDeviceApi;
 extern const GemmBackend kNvfp4W4a16Sm90;
+extern const MachineProbe kCudaProbe;
 
 std::span<const DeviceApi* const> cuda_device_apis();
 std::span<const GemmBackend* const> cuda_gemm_backends();
 std::span<const AttentionBackend* const> cuda_attention_backends();
 std::span<const SmallOps* const> cuda_small_ops();
+std::span<const MachineProbe* const> cuda_probes();
 
 std::span<const DeviceApi* const> cuda_device_apis() {
   static constexpr std::array<const DeviceApi*, 1> kAll{&kCudaDeviceApi};
@@ -29,5 +32,10 @@ std::span<const GemmBackend* const> cuda_gemm_backends() {
 
 std::span<const AttentionBackend* const> cuda_attention_backends() { return {}; }
 std::span<const SmallOps* const> cuda_small_ops() { return {}; }
+
+std::span<const MachineProbe* const> cuda_probes() {
+  static constexpr std::array<const MachineProbe*, 1> kAll{&kCudaProbe};
+  return kAll;
+}
 
 }  // namespace nibble

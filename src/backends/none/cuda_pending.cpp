@@ -2,16 +2,13 @@
 #include <span>
 
 #include "ops/experts.h"
-#include "ops/probe.h"
 
 namespace nibble {
 
 std::span<const ExpertsBackend* const> cuda_experts_backends();
 std::span<const RouterBackend* const> cuda_routers();
-std::span<const MachineProbe* const> cuda_probes();
 
 std::span<const ExpertsBackend* const> cuda_experts_backends() { return {}; }
 std::span<const RouterBackend* const> cuda_routers() { return {}; }
-std::span<const MachineProbe* const> cuda_probes() { return {}; }
 
 }  // namespace nibble

@@ -1,0 +1,274 @@
+// A GPU's limits: streaming reads, wgmma with operands at hand, and what BF16 cuBLAS takes.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <library_types.h>
+
+#include "backends/cuda/cuda_check.h"
+#include "backends/cuda/device/wgmma.cuh"
+#include "backends/cuda/probe_cuda.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{1} << 30;
+constexpr int64_t kColdBytes = int64_t{256} << 20;  // several times the L2
+constexpr int kPasses = 7;
+
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) {
+    if (cudaMalloc(&data_, static_cast<size_t>(bytes)) != cudaSuccess) {
+      (void)cudaGetLastError();
+      data_ = nullptr;
+    }
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { (void)cudaFree(data_); }
+  void* get() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Median milliseconds of kPasses runs of `work`, after one to warm up.
+template <typename Work>
+double median_ms(cudaStream_t stream, Work&& work) {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  CUDA_CHECK(cudaEventCreate(&begin));
+  CUDA_CHECK(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i <= kPasses; ++i) {
+    CUDA_CHECK(cudaEventRecord(begin, stream));
+    work();
+    CUDA_CHECK(cudaEventRecord(end, stream));
+    CUDA_CHECK(cudaEventSynchronize(end));
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+    if (i > 0) {
+      times.push_back(milliseconds);
+    }
+  }
+  CUDA_CHECK(cudaEventDestroy(begin));
+  CUDA_CHECK(cudaEventDestroy(end));
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+__global__ void __launch_bounds__(512) read_all(const uint4* from, int64_t count, uint4* sink) {
+  uint4 sum = make_uint4(0, 0, 0, 0);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * 512;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 512 + threadIdx.x; i < count; i += step) {
+    const uint4 v = __ldcs(from + i);
+    sum.x ^= v.x;
+    sum.y ^= v.y;
+    sum.z ^= v.z;
+    sum.w ^= v.w;
+  }
+  if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345677u) {
+    *sink = sum;
+  }
+}
+
+/// Values of about unit size, so that a product costs the power it costs in earnest.
+__global__ void fill_bf16(__nv_bfloat16* out, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * 256;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x; i < count; i += step) {
+    const uint32_t h =
+        static_cast<uint32_t>(i) * 2654435761u ^ static_cast<uint32_t>(i >> 7) * 40503u;
+    out[i] = __float2bfloat16(static_cast<float>(h >> 8) * (2.0f / 16777216.0f) - 1.0f);
+  }
+}
+
+constexpr int kProducts = 2048;
+
+__global__ void __launch_bounds__(256, 1) multiply_all(float* sink) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  auto* tile = reinterpret_cast<__nv_bfloat16*>(shared);  // 256 x 64
+  for (int i = threadIdx.x; i < 256 * 64; i += 256) {
+    tile[i] = __float2bfloat16(static_cast<float>((i * 7919) % 255 - 127) / 128.0f);
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  uint32_t a[4];
+  for (int i = 0; i < 4; ++i) {
+    a[i] = 0x3F803F00u + threadIdx.x * 0x00030005u;
+  }
+  float acc[128];
+#pragma unroll
+  for (int i = 0; i < 128; ++i) {
+    acc[i] = 0.0f;
+  }
+  const uint32_t low =
+      wgmma_descriptor_low(static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  wgmma_fence();
+#pragma unroll 1
+  for (int i = 0; i < kProducts; i += 4) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      WgmmaRs<256>::run(acc, a, wgmma_descriptor(low + 2 * step));
+    }
+    wgmma_commit();
+  }
+  wgmma_wait<0>();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 128; ++i) {
+    sum += acc[i];
+  }
+  if (sum == 12345.5f) {
+    *sink = sum;
+  }
+}
+
+int multiprocessors(int device) {
+  int count = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+// cuBLAS by name: nothing links it, a machine without it has no figure.
+using Create = int (*)(void**);
+using Destroy = int (*)(void*);
+using SetStream = int (*)(void*, cudaStream_t);
+using GemmEx = int (*)(void*,
+                       int,
+                       int,
+                       int,
+                       int,
+                       int,
+                       const void*,
+                       const void*,
+                       cudaDataType_t,
+                       int,
+                       const void*,
+                       cudaDataType_t,
+                       int,
+                       const void*,
+                       void*,
+                       cudaDataType_t,
+                       int,
+                       int,
+                       int);
+
+struct Blas {
+  void* handle = nullptr;
+  SetStream set_stream = nullptr;
+  GemmEx gemm = nullptr;
+};
+
+const Blas& blas() {
+  static const Blas kBlas = [] {
+    Blas loaded;
+    void* library = dlopen("libcublas.so.13", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      library = dlopen("libcublas.so", RTLD_NOW | RTLD_LOCAL);
+    }
+    if (library == nullptr) {
+      return loaded;
+    }
+    const auto create = reinterpret_cast<Create>(dlsym(library, "cublasCreate_v2"));
+    loaded.set_stream = reinterpret_cast<SetStream>(dlsym(library, "cublasSetStream_v2"));
+    loaded.gemm = reinterpret_cast<GemmEx>(dlsym(library, "cublasGemmEx"));
+    if (create == nullptr || loaded.set_stream == nullptr || loaded.gemm == nullptr ||
+        create(&loaded.handle) != 0) {
+      return Blas{};
+    }
+    return loaded;
+  }();
+  return kBlas;
+}
+
+}  // namespace
+
+double measure_read_gbps(CUstream_st* stream, int device) {
+  const Memory memory(kReadBytes);
+  const Memory sink(16);
+  if (memory.get() == nullptr || sink.get() == nullptr) {
+    return 0;
+  }
+  CUDA_CHECK(cudaMemsetAsync(memory.get(), 1, kReadBytes, stream));
+  const double milliseconds = median_ms(stream, [&] {
+    read_all<<<4 * multiprocessors(device), 512, 0, stream>>>(
+        static_cast<const uint4*>(memory.get()), kReadBytes / 16, static_cast<uint4*>(sink.get()));
+    CUDA_CHECK(cudaGetLastError());
+  });
+  return static_cast<double>(kReadBytes) / milliseconds / 1e6;
+}
+
+double measure_bf16_gflops(CUstream_st* stream, int device) {
+  const Memory sink(16);
+  if (sink.get() == nullptr) {
+    return 0;
+  }
+  constexpr int kSharedBytes = 256 * 64 * 2;
+  const int blocks = multiprocessors(device);
+  const double milliseconds = median_ms(stream, [&] {
+    multiply_all<<<blocks, 256, kSharedBytes, stream>>>(static_cast<float*>(sink.get()));
+    CUDA_CHECK(cudaGetLastError());
+  });
+  const double operations = 2.0 * 64 * 256 * 16 * kProducts * 2 * blocks;  // two warpgroups a block
+  return operations / milliseconds / 1e6;
+}
+
+double measure_cublas_us(CUstream_st* stream, int64_t m, int64_t n, int64_t k) {
+  const Blas& library = blas();
+  if (library.gemm == nullptr) {
+    return 0;
+  }
+  const int64_t copies = std::max<int64_t>(2, kColdBytes / (n * k * 2) + 1);
+  const Memory weights(copies * n * k * 2);
+  const Memory x(m * k * 2);
+  const Memory y(m * n * 2);
+  if (weights.get() == nullptr || x.get() == nullptr || y.get() == nullptr) {
+    return 0;
+  }
+  auto* w = static_cast<__nv_bfloat16*>(weights.get());
+  fill_bf16<<<1024, 256, 0, stream>>>(w, copies * n * k);
+  fill_bf16<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(x.get()), m * k);
+  CUDA_CHECK(cudaGetLastError());
+  if (library.set_stream(library.handle, stream) != 0) {
+    return 0;
+  }
+  constexpr int kNoTranspose = 0;
+  constexpr int kTranspose = 1;
+  constexpr int kCompute32F = 68;
+  constexpr int kDefault = -1;
+  constexpr int kCalls = 20;
+  const float one = 1;
+  const float zero = 0;
+  int64_t call = 0;
+  bool ok = true;
+  const double milliseconds = median_ms(stream, [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      ok = ok && library.gemm(library.handle,
+                              kTranspose,
+                              kNoTranspose,
+                              static_cast<int>(n),
+                              static_cast<int>(m),
+                              static_cast<int>(k),
+                              &one,
+                              w + (call++ % copies) * n * k,
+                              CUDA_R_16BF,
+                              static_cast<int>(k),
+                              x.get(),
+                              CUDA_R_16BF,
+                              static_cast<int>(k),
+                              &zero,
+                              y.get(),
+                              CUDA_R_16BF,
+                              static_cast<int>(n),
+                              kCompute32F,
+                              kDefault) == 0;
+    }
+  });
+  return ok ? milliseconds * 1e3 / kCalls : 0;
+}
+
+}  // namespace nibble::cuda
