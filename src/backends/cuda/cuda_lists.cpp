@@ -12,6 +12,7 @@ namespace nibble {
 
 extern const DeviceApi kCudaDeviceApi;
 extern const GemmBackend kNvfp4W4a16Sm90;
+extern const GemmBackend kNvfp4DequantCublasLt;
 extern const MachineProbe kCudaProbe;
 
 std::span<const DeviceApi* const> cuda_device_apis();
@@ -26,7 +27,7 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 1> kAll{&kNvfp4W4a16Sm90};
+  static constexpr std::array<const GemmBackend*, 2> kAll{&kNvfp4W4a16Sm90, &kNvfp4DequantCublasLt};
   return kAll;
 }
 

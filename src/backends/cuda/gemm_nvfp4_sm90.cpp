@@ -1,13 +1,12 @@
 // nvfp4_w4a16_sm90 as a GEMM backend: slots, packing and dispatch. The kernel is in
 // nvfp4_w4a16_sm90.cuh, its plans in nvfp4_w4a16_plan.cpp.
-#include <algorithm>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/cuda_check.h"
+#include "backends/cuda/gemm_nvfp4.h"
 #include "backends/cuda/nvfp4_layout.h"
-#include "backends/cuda/nvfp4_pack.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
 #include "ops/gemm.h"
 
@@ -21,33 +20,6 @@ using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the fold
 // counters belong to the matrix, so one matrix must not be used on two streams at once.
 enum Slot { kPacked, kMultiplier, kCounters, kNumSlots };
 
-Support supports(const GemmDesc& desc) {
-  if (desc.device != Device::Kind::Cuda) {
-    return {false, "runs on CUDA only"};
-  }
-  if (desc.isa != 90) {
-    return {false,
-            "needs compute capability 9.0 (Hopper), the device has " +
-                std::to_string(desc.isa / 10) + "." + std::to_string(desc.isa % 10)};
-  }
-  if (desc.mode != kW4A16) {
-    return {false, "computes w4a16 only"};
-  }
-  if (desc.in != DType::BF16 || (desc.out != DType::BF16 && desc.out != DType::F32)) {
-    return {false, "takes bf16 and gives bf16 or f32"};
-  }
-  if (desc.k % 16 != 0 || desc.k <= 0 || desc.n <= 0) {
-    return {false, "k must be a positive multiple of 16"};
-  }
-  if (desc.pre_quant_scale) {
-    return {false, "has no pre_quant_scale"};
-  }
-  if (desc.epilogue == Epilogue::SwiGlu) {
-    return {false, "has no SwiGLU epilogue"};
-  }
-  return {true, {}};
-}
-
 std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   const Device device{desc.device, 0};
   std::vector<Tensor> slots(kNumSlots);
@@ -57,50 +29,15 @@ std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   return slots;
 }
 
-// Device memory of one call of pack(); packing is no hot path.
-class Scratch {
- public:
-  explicit Scratch(size_t size_bytes) { CUDA_CHECK(cudaMalloc(&memory_, size_bytes)); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { (void)cudaFree(memory_); }
-  uint8_t* get() const { return static_cast<uint8_t*>(memory_); }
-
- private:
-  void* memory_ = nullptr;
-};
-
 void pack(const GemmDesc& desc,
           std::span<const LinearPart> parts,
           std::span<const Tensor> slots,
           Stream stream) {
-  auto* native = static_cast<cudaStream_t>(stream.native);
-  CUDA_CHECK(cudaSetDevice(stream.device.index));
-  int64_t row = 0;
-  for (const LinearPart& part : parts) {
-    const int64_t n = part.weight.shape[0];
-    if (n == 0) {
-      continue;
-    }
-    const size_t codes_bytes = static_cast<size_t>(n * (desc.k / 2));
-    const size_t scales_bytes = static_cast<size_t>(n * (desc.k / 16));
-    const Scratch codes(codes_bytes);
-    const Scratch scales(scales_bytes);
-    CUDA_CHECK(cudaMemcpyAsync(
-        codes.get(), part.weight.data, codes_bytes, cudaMemcpyHostToDevice, native));
-    CUDA_CHECK(cudaMemcpyAsync(
-        scales.get(), part.weight_scale.data, scales_bytes, cudaMemcpyHostToDevice, native));
-    const Nvfp4Source source{.codes = codes.get(),
-                             .scales = scales.get(),
-                             .n = n,
-                             .k = desc.k,
-                             .global_scale = *part.weight_scale_2.as<float>()};
-    pack_nvfp4(source, row, desc.n, slots[kPacked].data, slots[kMultiplier].as<float>(), native);
-    CUDA_CHECK(cudaStreamSynchronize(native));  // the scratch goes away
-    row += n;
-  }
-  CHECK(row == desc.n, "parts have ", row, " rows, the matrix ", desc.n);
-  CUDA_CHECK(cudaMemsetAsync(slots[kCounters].data, 0, slots[kCounters].size_bytes(), native));
+  pack_parts(desc, parts, slots[kPacked], slots[kMultiplier], stream);
+  CUDA_CHECK(cudaMemsetAsync(slots[kCounters].data,
+                             0,
+                             static_cast<size_t>(slots[kCounters].size_bytes()),
+                             static_cast<cudaStream_t>(stream.native)));
 }
 
 size_t workspace_bytes(const GemmDesc& desc, int64_t max_rows) {
@@ -150,7 +87,7 @@ const GemmBackend kNvfp4W4a16Sm90{
     .name = "nvfp4_w4a16_sm90",
     .family = "sm90",
     .opt_in = false,
-    .supports = supports,
+    .supports = supports_nvfp4_w4a16,
     .packed_layout = packed_layout,
     .pack = pack,
     .workspace_bytes = workspace_bytes,

@@ -5,9 +5,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
-#include <library_types.h>
 
+#include "backends/cuda/cublas_api.h"
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/wgmma.cuh"
 #include "backends/cuda/probe_cuda.h"
@@ -133,58 +132,6 @@ int multiprocessors(int device) {
   return count;
 }
 
-// cuBLAS by name: nothing links it, a machine without it has no figure.
-using Create = int (*)(void**);
-using Destroy = int (*)(void*);
-using SetStream = int (*)(void*, cudaStream_t);
-using GemmEx = int (*)(void*,
-                       int,
-                       int,
-                       int,
-                       int,
-                       int,
-                       const void*,
-                       const void*,
-                       cudaDataType_t,
-                       int,
-                       const void*,
-                       cudaDataType_t,
-                       int,
-                       const void*,
-                       void*,
-                       cudaDataType_t,
-                       int,
-                       int,
-                       int);
-
-struct Blas {
-  void* handle = nullptr;
-  SetStream set_stream = nullptr;
-  GemmEx gemm = nullptr;
-};
-
-const Blas& blas() {
-  static const Blas kBlas = [] {
-    Blas loaded;
-    void* library = dlopen("libcublas.so.13", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      library = dlopen("libcublas.so", RTLD_NOW | RTLD_LOCAL);
-    }
-    if (library == nullptr) {
-      return loaded;
-    }
-    const auto create = reinterpret_cast<Create>(dlsym(library, "cublasCreate_v2"));
-    loaded.set_stream = reinterpret_cast<SetStream>(dlsym(library, "cublasSetStream_v2"));
-    loaded.gemm = reinterpret_cast<GemmEx>(dlsym(library, "cublasGemmEx"));
-    if (create == nullptr || loaded.set_stream == nullptr || loaded.gemm == nullptr ||
-        create(&loaded.handle) != 0) {
-      return Blas{};
-    }
-    return loaded;
-  }();
-  return kBlas;
-}
-
 }  // namespace
 
 double measure_read_gbps(CUstream_st* stream, int device) {
@@ -218,8 +165,8 @@ double measure_bf16_gflops(CUstream_st* stream, int device) {
 }
 
 double measure_cublas_us(CUstream_st* stream, int64_t m, int64_t n, int64_t k) {
-  const Blas& library = blas();
-  if (library.gemm == nullptr) {
+  const CublasApi* cublas = cublas_api();
+  if (cublas == nullptr) {
     return 0;
   }
   const int64_t copies = std::max<int64_t>(2, kColdBytes / (n * k * 2) + 1);
@@ -233,39 +180,39 @@ double measure_cublas_us(CUstream_st* stream, int64_t m, int64_t n, int64_t k) {
   fill_bf16<<<1024, 256, 0, stream>>>(w, copies * n * k);
   fill_bf16<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(x.get()), m * k);
   CUDA_CHECK(cudaGetLastError());
-  if (library.set_stream(library.handle, stream) != 0) {
+  const float scalars[2] = {1, 0};
+  const Memory alpha_beta(sizeof scalars);
+  if (alpha_beta.get() == nullptr || cublas->set_stream(cublas->handle, stream) != 0 ||
+      cublas->set_pointer_mode(cublas->handle, kCublasPointerModeDevice) != 0) {
     return 0;
   }
-  constexpr int kNoTranspose = 0;
-  constexpr int kTranspose = 1;
-  constexpr int kCompute32F = 68;
-  constexpr int kDefault = -1;
+  CUDA_CHECK(
+      cudaMemcpyAsync(alpha_beta.get(), scalars, sizeof scalars, cudaMemcpyHostToDevice, stream));
   constexpr int kCalls = 20;
-  const float one = 1;
-  const float zero = 0;
+  const auto* one = static_cast<const float*>(alpha_beta.get());
   int64_t call = 0;
   bool ok = true;
   const double milliseconds = median_ms(stream, [&] {
     for (int i = 0; i < kCalls; ++i) {
-      ok = ok && library.gemm(library.handle,
-                              kTranspose,
-                              kNoTranspose,
+      ok = ok && cublas->gemm(cublas->handle,
+                              kCublasTranspose,
+                              kCublasNoTranspose,
                               static_cast<int>(n),
                               static_cast<int>(m),
                               static_cast<int>(k),
-                              &one,
+                              one,
                               w + (call++ % copies) * n * k,
-                              CUDA_R_16BF,
+                              kCudaBf16,
                               static_cast<int>(k),
                               x.get(),
-                              CUDA_R_16BF,
+                              kCudaBf16,
                               static_cast<int>(k),
-                              &zero,
+                              one + 1,
                               y.get(),
-                              CUDA_R_16BF,
+                              kCudaBf16,
                               static_cast<int>(n),
-                              kCompute32F,
-                              kDefault) == 0;
+                              kCublasCompute32F,
+                              kCublasDefaultAlgorithm) == 0;
     }
   });
   return ok ? milliseconds * 1e3 / kCalls : 0;
