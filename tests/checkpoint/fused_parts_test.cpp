@@ -43,9 +43,10 @@ TEST(FusedParts, RowsAreDealtOutInTheOrderOfTheParts) {
 }
 
 TEST(FusedParts, MatricesThatDoNotFitTheConfigStayWhole) {
-  const auto parts = split_fused_linears(
-      {linear("a.mlp.gate_up_proj", 97), linear("a.self_attn.qkv_proj", 120), linear("b.q_proj", 64)},
-      small_config());
+  const auto parts = split_fused_linears({linear("a.mlp.gate_up_proj", 97),
+                                          linear("a.self_attn.qkv_proj", 120),
+                                          linear("b.q_proj", 64)},
+                                         small_config());
   ASSERT_EQ(parts.size(), 3u);
   EXPECT_EQ(parts[0].stored_rows, 0);
   EXPECT_EQ(parts[1].module, "a.self_attn.qkv_proj");

@@ -26,13 +26,17 @@ const std::string kScale = kDown + ".weight_scale";
 const std::string kGlobal = kDown + ".weight_scale_2";
 const std::string kWeight = kDown + ".weight";
 
-void config(Editor& e, const char* key, boost::json::value value) { e.config()[key] = std::move(value); }
+void config(Editor& e, const char* key, boost::json::value value) {
+  e.config()[key] = std::move(value);
+}
 void quant(Editor& e, const char* key, boost::json::value value) {
   e.config().at("quantization_config").as_object()[key] = std::move(value);
 }
 void resize(Editor& e, const std::string& name, DType dtype, Shape shape) {
-  e.tensor(name) = {dtype, shape,
-                    std::vector<std::byte>(static_cast<size_t>(num_elements(shape) * size_of(dtype)))};
+  e.tensor(name) = {
+      dtype,
+      shape,
+      std::vector<std::byte>(static_cast<size_t>(num_elements(shape) * size_of(dtype)))};
 }
 
 // Byte-level damage: changes the file after it was written.
