@@ -22,10 +22,12 @@ namespace {
 // One command a line, in the order of --help.
 constexpr std::array kCommands = {
     AddCommand{add_serve},
+    AddCommand{add_generate},
     AddCommand{add_chat},
     AddCommand{add_quantize},
     AddCommand{add_inspect},
     AddCommand{add_bench},
+    AddCommand{add_eval},
 };
 
 constexpr const char* kExamples = R"(examples:

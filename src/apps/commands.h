@@ -24,6 +24,8 @@ void add_chat(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_eval(CLI::App& app, Action& action);
 
 // Prints "nibble: error: ..." to stderr and returns the exit code of a failed command.
 int report_error(const Error& error);

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/thread_pool.h"
 #include "engine/engine_impl.h"
+#include "engine/model_options.h"
 
 namespace nibble::engine {
 
@@ -106,24 +106,11 @@ Result<void> in_range(bool ok, std::string_view field, std::string_view expected
 Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   TRY(check_config(config));
   const auto begin = std::chrono::steady_clock::now();
-  const DeviceApi& api = device_api(config.device);
   EngineConfig resolved = config;
-  if (resolved.num_threads == 0) {
-    resolved.num_threads = num_usable_cpus();
-  }
+  resolved.num_threads = num_threads_of(config);
   StreamOwner stream(resolved.device, resolved.num_threads);
-
-  model::ModelOptions options;
-  options.device = resolved.device;
-  options.isa = resolved.device.kind == Device::Kind::Cpu ? static_cast<int>(resolved.cpu_isa)
-                                                          : api.isa(resolved.device);
-  options.nvfp4_mode = resolved.nvfp4_mode;
-  options.fp4_gemm_backend = resolved.fp4_gemm_backend;
-  options.attention_backend = resolved.attention_backend;
-  options.page_size = resolved.page_size;
-  options.context_length = resolved.context_length;
   std::unique_ptr<model::Model> model =
-      TRY(model::load_model(resolved.model_path, options, stream.get()));
+      TRY(model::load_model(resolved.model_path, model_options(resolved), stream.get()));
   const model::ModelFacts& facts = model->facts();
   for (const std::string& line : facts.layer_table) {
     LOG(info, "layer", {"row", line});

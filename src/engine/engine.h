@@ -91,6 +91,12 @@ struct WeightChecksum {
   std::string hex;  // 16 digits
 };
 
+struct NamedWeight {
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<float> values;   // its first rows, dequantised, row-major
+  int64_t rows = 0;
+};
+
 class Engine {
  public:
   // Loads the model; Result for a bad checkpoint or configuration, SystemError for the machine.
@@ -121,6 +127,10 @@ class Engine {
   virtual Result<void> resume_memory(const std::vector<MemoryTag>& tags) = 0;
   // Of every parameter as it is in memory now.
   virtual Result<std::vector<WeightChecksum>> weight_checksums() = 0;
+  // By its name in the checkpoint, as stored in the checkpoint that was loaded last.
+  virtual Result<NamedWeight> weight_by_name(const std::string& name, int64_t /*max_rows*/) {
+    return unsupported("this engine does not show its weights", name);
+  }
 };
 
 }  // namespace nibble::engine

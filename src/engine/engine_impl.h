@@ -55,6 +55,7 @@ class EngineImpl final : public Engine {
   Result<void> release_memory(const std::vector<MemoryTag>& tags) override;
   Result<void> resume_memory(const std::vector<MemoryTag>& tags) override;
   Result<std::vector<WeightChecksum>> weight_checksums() override;
+  Result<NamedWeight> weight_by_name(const std::string& name, int64_t max_rows) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -134,6 +135,16 @@ class EngineImpl final : public Engine {
   std::thread thread_;
 };
 
+// The answer of the engine thread; it may have ended without one.
+template <typename T>
+Result<T> await(std::future<Result<T>>& future) {
+  try {
+    return future.get();
+  } catch (const std::future_error&) {
+    return fail(ErrorCode::Internal, "the engine has stopped");
+  }
+}
+
 template <typename T>
 Result<T> EngineImpl::call(std::function<Result<T>()> body) {
   auto promise = std::make_shared<std::promise<Result<T>>>();
@@ -146,11 +157,7 @@ Result<T> EngineImpl::call(std::function<Result<T>()> body) {
   if (!posted) {
     return fail(ErrorCode::Internal, "the engine has stopped");
   }
-  try {
-    return future.get();
-  } catch (const std::future_error&) {  // dropped unanswered at shutdown
-    return fail(ErrorCode::Internal, "the engine has stopped");
-  }
+  return await(future);
 }
 
 }  // namespace nibble::engine

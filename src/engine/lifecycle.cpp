@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
+#include "model/stored_values.h"
 
 namespace nibble::engine {
 
@@ -138,7 +139,7 @@ Result<void> EngineImpl::flush_cache(double timeout_seconds) {
   if (!accepted) {
     return accepted;
   }
-  return future.get();
+  return await(future);
 }
 
 void EngineImpl::settle() {
@@ -217,7 +218,7 @@ Result<WeightUpdateReport> EngineImpl::update_weights(const WeightUpdate& update
     future = commit_->done.get_future();
     return {};
   }));
-  WeightUpdateReport report = TRY(future.get());
+  WeightUpdateReport report = TRY(await(future));
   report.staging_seconds = staging_seconds;
   LOG(info,
       "weights updated",
@@ -297,6 +298,18 @@ Result<std::vector<WeightChecksum>> EngineImpl::weight_checksums() {
     }
     return all;
   });
+}
+
+Result<NamedWeight> EngineImpl::weight_by_name(const std::string& name, int64_t max_rows) {
+  const model::StoredValues stored =
+      TRY(model::read_stored_values(weights().model_path, name, max_rows));
+  NamedWeight weight;
+  for (int i = 0; i < stored.shape.rank; ++i) {
+    weight.shape.push_back(stored.shape[i]);
+  }
+  weight.values = stored.values;
+  weight.rows = stored.rows;
+  return weight;
 }
 
 // ---- memory ----

@@ -1,0 +1,62 @@
+// What `nibble eval` computes: perplexity of a model over a text, and its divergence from another
+// checkpoint or mode. Takes token ids; apps joins text and tokenizer. Windows are independent: each
+// starts with an empty cache, without a beginning-of-sequence token, and its mean is over the
+// predictions of tokens 1..window-1.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+
+#include "base/error.h"
+#include "engine/config.h"
+
+namespace nibble::examine {
+
+struct EvalOptions {
+  int64_t window = 2048;
+  int64_t windows = 1;
+};
+
+struct WindowScores {
+  int64_t predictions = 0;
+  double nll = 0;  // mean, natural logarithm
+  double perplexity = 0;
+  std::optional<double> kl;    // mean of KL(reference || model) per prediction
+  std::optional<double> top1;  // share of predictions with the same most likely token
+};
+
+struct EvalReport {
+  std::string model_path;
+  std::string quantization;
+  std::string reference_path;  // empty without a reference
+  std::string reference_quantization;
+  EvalOptions options;
+  std::vector<WindowScores> windows;
+  WindowScores all;  // means over every prediction
+};
+
+// (tokens done, tokens in all)
+using EvalProgress = std::function<void(int64_t, int64_t)>;
+
+// tokens: at least window * windows of them.
+Result<EvalReport> evaluate_perplexity(const engine::EngineConfig& model,
+                                       std::span<const int32_t> tokens,
+                                       const EvalOptions& options,
+                                       const EvalProgress& progress = {});
+// Both models are loaded at the same time; their vocabularies must have the same size.
+Result<EvalReport> evaluate_divergence(const engine::EngineConfig& model,
+                                       const engine::EngineConfig& reference,
+                                       std::span<const int32_t> tokens,
+                                       const EvalOptions& options,
+                                       const EvalProgress& progress = {});
+
+boost::json::value to_json(const EvalReport& report);
+std::string to_text(const EvalReport& report);
+
+}  // namespace nibble::examine

@@ -1,0 +1,90 @@
+#include "examine/eval.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/data_dir.h"
+#include "support/engine_harness.h"
+
+namespace nibble::examine {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<int32_t> text(int32_t count) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) {
+    tokens.push_back((i * i * 7 + 3) % 512);
+  }
+  return tokens;
+}
+
+engine::EngineConfig model(Nvfp4Mode mode = Nvfp4Mode::W4A16) {
+  engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
+  config.nvfp4_mode = mode;
+  return config;
+}
+
+// The engine's own prompt logprobs are another way to the same mean.
+double nll_from_prompt_logprobs(const std::vector<int32_t>& window) {
+  const auto engine = test::start_engine(model());
+  engine::Request request = test::greedy_request(window, 0);
+  request.logprobs.prompt_start = 1;
+  const test::Answer answer = test::generate(*engine, std::move(request));
+  double sum = 0;
+  for (const engine::PositionLogprobs& position : answer.prompt_logprobs) {
+    sum -= static_cast<double>(position.token->logprob);
+  }
+  return sum / static_cast<double>(answer.prompt_logprobs.size());
+}
+
+TEST(Eval, PerplexityIsThatOfThePromptLogprobsAndWindowsAreIndependent) {
+  const std::vector<int32_t> tokens = text(300);
+  const EvalReport report =
+      evaluate_perplexity(model(), tokens, {.window = 150, .windows = 2}).value();
+  ASSERT_EQ(report.windows.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const std::vector<int32_t> window(tokens.begin() + static_cast<std::ptrdiff_t>(150 * i),
+                                      tokens.begin() + static_cast<std::ptrdiff_t>(150 * (i + 1)));
+    EXPECT_EQ(report.windows[i].predictions, 149);
+    EXPECT_NEAR(report.windows[i].nll, nll_from_prompt_logprobs(window), 1e-5);
+    EXPECT_NEAR(report.windows[i].perplexity, std::exp(report.windows[i].nll), 1e-9);
+    EXPECT_FALSE(report.windows[i].kl.has_value());
+  }
+  EXPECT_NEAR(report.all.nll, (report.windows[0].nll + report.windows[1].nll) / 2, 1e-12);
+}
+
+TEST(Eval, AModelDoesNotDivergeFromItselfButFromAnotherMode) {
+  const std::vector<int32_t> tokens = text(100);
+  const EvalOptions options{.window = 100, .windows = 1};
+  const EvalReport same = evaluate_divergence(model(), model(), tokens, options).value();
+  EXPECT_NEAR(*same.all.kl, 0.0, 1e-12);
+  EXPECT_EQ(*same.all.top1, 1.0);
+  const EvalReport other =
+      evaluate_divergence(model(Nvfp4Mode::W4A4), model(), tokens, options).value();
+  EXPECT_GT(*other.all.kl, 1e-3);
+  EXPECT_LT(*other.all.top1, 1.0);
+  EXPECT_EQ(other.quantization, "nvfp4 (w4a4)");
+  EXPECT_EQ(other.reference_quantization, "nvfp4 (w4a16)");
+  const boost::json::value json = to_json(other);
+  EXPECT_EQ(json.at("windows").as_array().size(), 1u);
+  EXPECT_GT(json.at("all").at("kl").as_double(), 0);
+  EXPECT_THAT(to_text(other), HasSubstr("same top-1"));
+}
+
+TEST(Eval, RefusesWhatCannotBeScored) {
+  const auto refusal = [](const std::vector<int32_t>& tokens, const EvalOptions& options) {
+    const auto report = evaluate_perplexity(model(), tokens, options);
+    return report ? std::string("accepted") : report.error().text();
+  };
+  EXPECT_THAT(refusal(text(99), {.window = 50, .windows = 2}), HasSubstr("text"));
+  EXPECT_THAT(refusal(text(99), {.window = 1, .windows = 1}), HasSubstr("window"));
+  EXPECT_THAT(refusal(text(99), {.window = 10, .windows = 0}), HasSubstr("windows"));
+  EXPECT_THAT(refusal(text(4000), {.window = 3000, .windows = 1}), HasSubstr("context length"));
+  EXPECT_THAT(refusal({1, 2, 600}, {.window = 3, .windows = 1}), HasSubstr("vocabulary"));
+}
+
+}  // namespace
+}  // namespace nibble::examine
