@@ -28,7 +28,7 @@ say "server: build/release/nibble serve --model-path $model --port $port"
 build/release/nibble serve --model-path "$model" --port "$port" >build/release/serve.log 2>&1 &
 server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
-for _ in $(seq 300); do
+for _ in $(seq 1500); do
   kill -0 $server 2>/dev/null || { cat build/release/serve.log; echo "the server ended"; exit 1; }
   curl -sf "$url/health" >/dev/null && break
   sleep 0.2
