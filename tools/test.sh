@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests everything that can be tested without a GPU; what CI runs.
 # Usage: tools/test.sh [--slow]
-#   --slow  adds a minute of each fuzz target, the thread sanitizer, the differential oracles and
+#   --slow  adds a minute of each fuzz target, the sanitizers over everything, the differential oracles and
 #           the linter over the whole tree
 # Steps go on after a failure where they can; the last lines are a table of results and times.
 # Logs: build/logs/<step>.log. NIBBLE_TEST_JOBS sets the number of parallel jobs (default: cores).
@@ -100,6 +100,24 @@ lint() {
 lint_changed() { changed_sources | compiled | lint; }
 lint_all() { git ls-files 'src/*.cpp' | compiled | LINT_SECONDS=3000 lint; }
 
+# The address and undefined-behaviour sanitizers over the folders that parse, compute and own memory.
+# The server and the command line join in --slow: their sanitizer builds alone take ten minutes.
+asan_folders="base tensor quant ops checkpoint text model engine golden"
+build_asan() {
+  cmake --preset asan || return 1
+  local targets=() folder
+  for folder in $asan_folders; do targets+=("nibble_${folder}_test"); done
+  cmake --build --preset asan -j "$jobs" --target "${targets[@]}"
+}
+run_asan() {
+  local folder code=0
+  for folder in $asan_folders; do
+    echo "-- $folder"
+    "build/asan/tests/$folder/nibble_${folder}_test" --gtest_brief=1 || code=1
+  done
+  return $code
+}
+
 # A minute of each fuzz target, from the seeds in tests/data/fuzz and those of tests/fuzz/seeds.txt.
 fuzz() {
   build fuzz nibble_fuzzers || return 1
@@ -155,8 +173,9 @@ if step build build ci; then
   step lint lint_changed
   $slow && step oracles oracles
 fi
-step build-asan build asan && step ctest-asan run_ctest asan -LE 'slow|gpu'
+step build-asan build_asan && step tests-asan run_asan
 if $slow; then
+  step build-asan-all build asan && step ctest-asan run_ctest asan -LE 'slow|gpu'
   step build-tsan build tsan && step ctest-tsan run_ctest tsan -R 'base|ThreadPool|Engine|Scheduler|Server'
   step fuzz fuzz
   step lint-all lint_all
