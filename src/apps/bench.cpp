@@ -1,4 +1,4 @@
-// `nibble bench gemm`: see examine/bench_gemm.h.
+// `nibble bench` and its subcommand gemm: see examine/bench_gemm.h.
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
+#include "apps/bench_latency.h"
 #include "apps/commands.h"
 #include "examine/bench_gemm.h"
 
@@ -103,6 +104,7 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("bench", "measurements; see the subcommands");
   command->require_subcommand(1);
   add_gemm(*command, action);
+  add_bench_latency(*command, action);
 }
 
 }  // namespace nibble::apps
