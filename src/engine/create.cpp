@@ -132,6 +132,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   info.context_length = facts.context_length;
   info.max_total_tokens = pages * resolved.page_size;
   info.weight_bytes = static_cast<int64_t>(model->parameters().size_bytes());
+  info.linear_bytes = static_cast<int64_t>(model->parameters().linear_bytes());
   info.eos_token_ids = facts.eos_token_ids;
   info.quantization = facts.quantization;
   info.layer_table = facts.layer_table;

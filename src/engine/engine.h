@@ -24,6 +24,7 @@ struct ModelInfo {  // fixed after load
   int64_t context_length = 0;
   int64_t max_total_tokens = 0;  // KV capacity in tokens
   int64_t weight_bytes = 0;
+  int64_t linear_bytes = 0;  // of them, in matrices: what a step of few tokens reads
   double load_seconds = 0;
   std::vector<int32_t> eos_token_ids;
   std::string quantization;              // "nvfp4 (w4a16)", "bf16"

@@ -144,6 +144,7 @@ Result<BenchLatencyReport> bench_latency(engine::Engine& engine,
   report.model = info.model_path;
   report.quantization = info.quantization;
   report.weight_bytes = info.weight_bytes;
+  report.linear_bytes = info.linear_bytes;
   report.load_seconds = info.load_seconds;
   for (const int64_t batch : options.batch) {
     for (const int64_t prefill : options.prefill) {
@@ -174,7 +175,7 @@ Result<BenchLatencyReport> bench_latency(engine::Engine& engine,
     const double steps_per_second = row.decode_tokens_per_second() / static_cast<double>(row.batch);
     row.read_share =
         report.read_gbps > 0
-            ? steps_per_second * static_cast<double>(info.weight_bytes) / (report.read_gbps * 1e9)
+            ? steps_per_second * static_cast<double>(info.linear_bytes) / (report.read_gbps * 1e9)
             : 0.0;
   }
   return report;
@@ -200,16 +201,19 @@ boost::json::value to_json(const BenchLatencyReport& report) {
                               {{"path", report.model},
                                {"quantization", report.quantization},
                                {"weight_bytes", report.weight_bytes},
+                               {"linear_bytes", report.linear_bytes},
                                {"load_seconds", report.load_seconds}}},
                              {"rows", std::move(rows)}};
 }
 
 std::string to_text(const BenchLatencyReport& report) {
-  std::string out = fmt::format("{}, {}: {:.0f} MB of weights, loaded in {:.2f} s\n",
-                                report.model,
-                                report.quantization,
-                                static_cast<double>(report.weight_bytes) / 1e6,
-                                report.load_seconds);
+  std::string out = fmt::format(
+      "{}, {}: {:.0f} MB of weights, {:.0f} MB of them in matrices, loaded in {:.2f} s\n",
+      report.model,
+      report.quantization,
+      static_cast<double>(report.weight_bytes) / 1e6,
+      static_cast<double>(report.linear_bytes) / 1e6,
+      report.load_seconds);
   out += fmt::format("{}, {} threads", report.machine, report.num_threads);
   out += report.read_gbps > 0 ? fmt::format(", reads {:.1f} GB/s\n", report.read_gbps) : "\n";
   out += fmt::format("{:>6} {:>8} {:>8} {:>15} {:>12} {:>11} {:>11}\n",

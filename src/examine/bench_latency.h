@@ -31,7 +31,7 @@ struct BenchLatencyRow {
   double decode_seconds = 0;       // from there to the last token of all
   double prefill_tokens_per_second() const;
   double decode_tokens_per_second() const;  // of the whole batch
-  // Share of the time that reading every weight once per step would take; 0 when unknown.
+  // What reading every matrix once takes, of the time of a decode step; 0 when unknown.
   double read_share = 0;
 };
 
@@ -41,6 +41,7 @@ struct BenchLatencyReport {
   std::string model;
   std::string quantization;
   int64_t weight_bytes = 0;
+  int64_t linear_bytes = 0;
   double load_seconds = 0;
   double read_gbps = 0;  // the better of before and after the rows; 0 when unknown
   std::vector<BenchLatencyRow> rows;

@@ -410,6 +410,14 @@ Result<void> ParameterStore::fill(const Checkpoint& source,
   return {};
 }
 
+size_t ParameterStore::linear_bytes() const {
+  size_t bytes = 0;
+  for (const Entry& entry : entries_) {
+    bytes += entry.kind == Kind::Linear ? entry.size_bytes : 0;
+  }
+  return bytes;
+}
+
 Result<void> ParameterStore::load(const Checkpoint& source,
                                   Stream stream,
                                   const Progress& progress) {

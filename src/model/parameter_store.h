@@ -90,6 +90,7 @@ class ParameterStore {
   Tensor bias(Id id) const;                    // empty when there is none
   Tensor tensor(Id id) const;                  // of a plain or derived tensor
   size_t size_bytes() const { return size_bytes_; }
+  size_t linear_bytes() const;  // of the matrices: what a step of few tokens reads
   bool resident() const { return memory_.data() != nullptr; }
 
   // ---- replacing ----

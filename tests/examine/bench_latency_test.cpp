@@ -23,6 +23,8 @@ TEST(BenchLatency, MeasuresEveryRowAndHoldsItAgainstTheReadSpeed) {
   const auto report = bench_latency(*engine, options, [&] { return ++probes == 2 ? 2.0 : 1.0; });
   ASSERT_TRUE(report) << report.error().text();
   EXPECT_EQ(report->read_gbps, 2.0);
+  EXPECT_LT(report->linear_bytes,
+            report->weight_bytes);  // norms, embedding and rope table are apart
   ASSERT_EQ(report->rows.size(), 4u);
   EXPECT_EQ(report->rows[1].prefill, 9);
   EXPECT_EQ(report->rows[2].batch, 3);
@@ -34,7 +36,7 @@ TEST(BenchLatency, MeasuresEveryRowAndHoldsItAgainstTheReadSpeed) {
     EXPECT_DOUBLE_EQ(row.decode_tokens_per_second(),
                      static_cast<double>(row.batch * 3) / row.decode_seconds);
     EXPECT_DOUBLE_EQ(row.read_share,
-                     3 / row.decode_seconds * static_cast<double>(report->weight_bytes) / 2e9);
+                     3 / row.decode_seconds * static_cast<double>(report->linear_bytes) / 2e9);
   }
   // Each request of each run, the unmeasured ones too, generated all its tokens: no early end.
   EXPECT_EQ(engine->load().generated_tokens, 4 * 3 * 2 * (1 + 3));
