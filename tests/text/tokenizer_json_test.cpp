@@ -69,6 +69,65 @@ TEST(TokenizerJson, WhatIsWrongIsNamedWithItsPath) {
   EXPECT_EQ(refusal(document(kModel)), "accepted");
 }
 
+TEST(TokenizerJson, ThePostProcessorPutsOnlyKnownTokensAroundTexts) {
+  const auto with = [](int id) {
+    return refusal(document(
+        kModel,
+        R"("post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "s"}},
+            {"Sequence": {"id": "A"}}], "special_tokens": {"s": {"ids": [)" +
+            std::to_string(id) + "]}}}"));
+  };
+  EXPECT_EQ(with(2), "accepted");
+  EXPECT_EQ(with(3),
+            "tokenizer.json.post_processor: puts token id 3 around texts, which is not in the "
+            "vocabulary");
+  EXPECT_EQ(with(2147483647),
+            "tokenizer.json.post_processor: puts token id 2147483647 around texts, which is not in "
+            "the vocabulary");
+}
+
+// `steps` replacements of a by two of it, with `key` for the name of the pattern's kind.
+std::string doubling(int steps, const std::string& key) {
+  std::string list;
+  for (int i = 0; i < steps; ++i) {
+    list += std::string(list.empty() ? "" : ",") + R"({"type": "Replace", "pattern": {")" + key +
+            R"(": "a"}, "content": "aa"})";
+  }
+  return list;
+}
+
+TEST(TokenizerJson, StepsThatBlowUpATextAreRefused) {
+  const auto normalizer = [](const std::string& list) {
+    return refusal(
+        document(kModel, R"("normalizer": {"type": "Sequence", "normalizers": [)" + list + "]}"));
+  };
+  const std::string too_much =
+      " can make a text 128 times and 0 bytes longer; at most 64 times and 256 bytes are supported";
+  for (const char* key : {"String", "Regex"}) {
+    EXPECT_EQ(normalizer(doubling(6, key)), "accepted");
+    EXPECT_EQ(normalizer(doubling(7, key)),
+              "tokenizer.json.normalizer.normalizers[6]: the steps up to this one" + too_much);
+  }
+  EXPECT_EQ(refusal(document(
+                kModel,
+                R"("decoder": {"type": "Sequence", "decoders": [)" + doubling(7, "String") + "]}")),
+            "tokenizer.json.decoder.decoders[6]: the steps up to this one" + too_much);
+  // An empty match is beside every byte; where a match is longer than what it becomes, the text
+  // does not grow.
+  const auto replace = [&](const std::string& pattern, const std::string& content) {
+    return normalizer(R"({"type": "Replace", "pattern": {"Regex": ")" + pattern +
+                      R"("}, "content": ")" + content + R"("})");
+  };
+  EXPECT_NE(replace("b*", std::string(64, 'c')), "accepted");
+  EXPECT_EQ(replace("b{8,}", std::string(64 * 8, 'c')), "accepted");
+  EXPECT_NE(replace("b{8,}", std::string(64 * 8 + 1, 'c')), "accepted");
+  const std::string prefix =
+      R"({"type": "Prepend", "prepend": ")" + std::string(100, 'x') + R"("})";
+  EXPECT_EQ(normalizer(prefix + "," + prefix), "accepted");
+  EXPECT_NE(normalizer(prefix + "," + prefix + "," + prefix), "accepted");
+  EXPECT_NE(normalizer(prefix + "," + doubling(2, "String")), "accepted");  // the prefix grows too
+}
+
 TEST(TokenizerJson, AddedTokensOfTheConfigAreMerged) {
   const std::string config =
       R"({"added_tokens_decoder": {"3": {"content": "<x>", "special": true}, "0": {"content": "a"}}})";

@@ -1,5 +1,7 @@
 #include "text/tokenizer/component_json.h"
 
+#include <algorithm>
+
 #include "text/tokenizer/unicode.h"
 
 namespace nibble::text {
@@ -9,6 +11,9 @@ constexpr size_t kMaxNesting = 16;
 constexpr size_t kMaxSteps = 256;
 constexpr size_t kMaxTextBytes = 4096;
 constexpr int64_t kMaxStrip = 4096;
+// How much longer the steps of a file may make a text: published files reach 3 and 3.
+constexpr size_t kMaxGrowth = 64;
+constexpr size_t kMaxPrependedBytes = 256;
 
 // The split of ByteLevel with use_regex (GPT-2's pattern, as every tokenizer of the family has it).
 constexpr std::string_view kByteLevelPattern =
@@ -53,6 +58,42 @@ Result<Pattern> read_pattern(const JsonObject& object) {
   const std::string regex = TRY(pattern.get_string("Regex"));
   return Pattern{TRY(Regex::compile(regex, pattern.path_of("Regex"))), {}};
 }
+
+// How much longer a chain of replacements can make a text. Without a bound, a few hundred bytes of
+// "a" -> "aa" steps fill any memory. Unicode forms and letter case are not counted: the standard
+// bounds them, and a second pass adds nothing.
+class Growth {
+ public:
+  Result<void> replace(const Pattern& pattern, std::string_view content, const JsonObject& where) {
+    const size_t shortest =
+        pattern.literal.empty() ? pattern.regex.shortest_match() : pattern.literal.size();
+    // Where an empty match is possible, there is one beside every byte.
+    const size_t factor =
+        shortest == 0 ? content.size() + 1 : (content.size() + shortest - 1) / shortest;
+    factor_ *= std::max<size_t>(factor, 1);
+    prepended_ *= std::max<size_t>(factor, 1);
+    return check(where);
+  }
+  Result<void> prepend(std::string_view prefix, const JsonObject& where) {
+    prepended_ += prefix.size();
+    return check(where);
+  }
+
+ private:
+  Result<void> check(const JsonObject& where) const {
+    if (factor_ > kMaxGrowth || prepended_ > kMaxPrependedBytes) {
+      return invalid("the steps up to this one can make a text " + std::to_string(factor_) +
+                         " times and " + std::to_string(prepended_) + " bytes longer; at most " +
+                         std::to_string(kMaxGrowth) + " times and " +
+                         std::to_string(kMaxPrependedBytes) + " bytes are supported",
+                     where.path());
+    }
+    return {};
+  }
+
+  size_t factor_ = 1;  // at most kMaxGrowth before a step, so that no product overflows
+  size_t prepended_ = 0;
+};
 
 // Calls `read` on the component, or on each member of a Sequence of them.
 template <typename Step, typename Read>
@@ -102,7 +143,8 @@ tl::unexpected<Error> unknown(std::string_view what,
 
 Result<void> add_normalizer(const JsonObject& object,
                             const std::string& type,
-                            std::vector<NormalizeStep>& steps) {
+                            std::vector<NormalizeStep>& steps,
+                            Growth& growth) {
   if (type == "NFC") {
     steps.emplace_back(UnicodeForm{true, false});
   } else if (type == "NFD") {
@@ -120,10 +162,13 @@ Result<void> add_normalizer(const JsonObject& object,
     const bool right = TRY(flag(object, "strip_right", true));
     steps.emplace_back(StripEnds{left, right});
   } else if (type == "Prepend") {
-    steps.emplace_back(PrependText{TRY(short_text(object, "prepend"))});
+    std::string prefix = TRY(short_text(object, "prepend"));
+    TRY(growth.prepend(prefix, object));
+    steps.emplace_back(PrependText{std::move(prefix)});
   } else if (type == "Replace") {
     Pattern pattern = TRY(read_pattern(object));
     std::string content = TRY(short_text(object, "content"));
+    TRY(growth.replace(pattern, content, object));
     steps.emplace_back(ReplaceText{std::move(pattern.regex), std::move(content)});
   } else if (type == "ByteLevel") {
     steps.emplace_back(ByteAlphabetText{});
@@ -241,7 +286,8 @@ Result<size_t> strip_count(const JsonObject& object, std::string_view key) {
 
 Result<void> add_decoder(const JsonObject& object,
                          const std::string& type,
-                         std::vector<DecodeStep>& steps) {
+                         std::vector<DecodeStep>& steps,
+                         Growth& growth) {
   if (type == "ByteLevel") {
     steps.emplace_back(ByteLevelDecoder{});
   } else if (type == "ByteFallback") {
@@ -251,6 +297,7 @@ Result<void> add_decoder(const JsonObject& object,
   } else if (type == "Replace") {
     Pattern pattern = TRY(read_pattern(object));
     std::string content = TRY(short_text(object, "content"));
+    TRY(growth.replace(pattern, content, object));
     steps.emplace_back(
         ReplaceDecoder{std::move(pattern.regex), std::move(content), std::move(pattern.literal)});
   } else if (type == "Strip") {
@@ -339,9 +386,10 @@ Result<int32_t> read_pair_id(const JsonObject& object, std::string_view key) {
 Result<std::vector<NormalizeStep>> read_normalizer(const boost::json::value* value,
                                                    const std::string& path) {
   std::vector<NormalizeStep> steps;
+  Growth growth;
   TRY(read_steps(
       value, path, "normalizers", 0, steps, [&](const JsonObject& object, const std::string& type) {
-        return add_normalizer(object, type, steps);
+        return add_normalizer(object, type, steps, growth);
       }));
   return steps;
 }
@@ -363,9 +411,10 @@ Result<std::vector<PreTokenizeStep>> read_pretokenizer(const boost::json::value*
 Result<std::vector<DecodeStep>> read_decoder(const boost::json::value* value,
                                              const std::string& path) {
   std::vector<DecodeStep> steps;
+  Growth growth;
   TRY(read_steps(
       value, path, "decoders", 0, steps, [&](const JsonObject& object, const std::string& type) {
-        return add_decoder(object, type, steps);
+        return add_decoder(object, type, steps, growth);
       }));
   return steps;
 }

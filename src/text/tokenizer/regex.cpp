@@ -77,6 +77,11 @@ Result<Regex> Regex::literal(std::string_view text, std::string_view where) {
   return compile(pattern, where);
 }
 
+size_t Regex::shortest_match() const {
+  uint32_t characters = 0;
+  return pcre2_pattern_info(code_->code, PCRE2_INFO_MINLENGTH, &characters) == 0 ? characters : 0;
+}
+
 struct RegexMatcher::State {
   std::shared_ptr<const Regex::Code> code;
   pcre2_match_data* data = nullptr;

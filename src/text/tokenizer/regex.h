@@ -23,6 +23,9 @@ class Regex {
   // Matches exactly this text.
   static Result<Regex> literal(std::string_view text, std::string_view where);
 
+  // No match has fewer characters; 0 where an empty one is possible.
+  size_t shortest_match() const;
+
  private:
   friend class RegexMatcher;
   struct Code;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "text/tokenizer/component_json.h"
@@ -149,6 +150,10 @@ Result<void> Loader::read_config_added(std::string_view config_json) {
   if (!decoder) {
     return {};
   }
+  std::unordered_set<std::string> known;
+  for (const AddedToken& token : added_) {
+    known.insert(token.content);
+  }
   for (const auto& [key, value] : decoder->raw()) {
     int64_t id = -1;
     const std::string_view digits = key;
@@ -158,10 +163,7 @@ Result<void> Loader::read_config_added(std::string_view config_json) {
     }
     const JsonObject entry = TRY(JsonObject::from(value, decoder->path_of(key)));
     const std::string content = TRY(entry.get_string("content"));
-    const bool known = std::any_of(added_.begin(), added_.end(), [&](const AddedToken& token) {
-      return token.content == content;
-    });
-    if (!known) {
+    if (known.insert(content).second) {
       TRY(add(entry, id));
     }
   }
@@ -311,6 +313,16 @@ Result<void> Loader::read(std::string_view json, std::string_view config_json) {
   TRY(build_added_matchers());
   SpecialIds special =
       TRY(read_post_processor(root.find("post_processor"), root.path_of("post_processor")));
+  for (const std::vector<int32_t>* ids : {&special.prefix, &special.suffix}) {
+    for (const int32_t id : *ids) {
+      const auto index = static_cast<size_t>(id);
+      if (index >= parts_->tokens.size() || !parts_->tokens[index].present) {
+        return invalid(
+            "puts token id " + std::to_string(id) + " around texts, which is not in the vocabulary",
+            root.path_of("post_processor"));
+      }
+    }
+  }
   parts_->prefix_ids = std::move(special.prefix);
   parts_->suffix_ids = std::move(special.suffix);
   parts_->decoder.steps = TRY(read_decoder(root.find("decoder"), root.path_of("decoder")));

@@ -1,6 +1,8 @@
 #include "text/tokenizer/unicode.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <utf8proc.h>
 
@@ -197,13 +199,46 @@ bool is_unicode_mark(char32_t code) {
   return found >= UTF8PROC_CATEGORY_MN && found <= UTF8PROC_CATEGORY_ME;
 }
 
+namespace {
+
+// The reference splits at punctuation by a table of Unicode 8: what became punctuation later is
+// none there. Found by asking `tokenizers` 0.23 for every character.
+struct CodeRange {
+  char32_t first;
+  char32_t last;
+};
+constexpr CodeRange kLaterPunctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
+    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71},
+    {0x11EF7, 0x11EF8}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
+    {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
+
+bool became_punctuation_later(char32_t code) {
+  const auto* range = std::lower_bound(
+      std::begin(kLaterPunctuation),
+      std::end(kLaterPunctuation),
+      code,
+      [](const CodeRange& candidate, char32_t wanted) { return candidate.last < wanted; });
+  return range != std::end(kLaterPunctuation) && range->first <= code;
+}
+
+}  // namespace
+
 bool is_unicode_punctuation(char32_t code) {
   if (code < 0x80) {
     return code > ' ' && code < 0x7F && !(code >= '0' && code <= '9') &&
            !((code | 0x20U) >= 'a' && (code | 0x20U) <= 'z');
   }
   const utf8proc_category_t found = category(code);
-  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
+  if (code == 0x166D || code == 0x111C9) {
+    return true;  // was punctuation in that table
+  }
+  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO &&
+         !became_punctuation_later(code);
 }
 
 bool is_unicode_word(char32_t code) {
