@@ -153,6 +153,15 @@ Result<void> Checkpoint::read_configs() {
 
 Result<void> Checkpoint::read_headers() {
   const ShardList shards = TRY(list_shards(directory_));
+  struct Listed {
+    size_t tensors = 0;
+    std::string first;
+  };
+  std::map<std::string, Listed> listed_in;  // by file name
+  for (const auto& [tensor, owner] : shards.weight_map) {
+    Listed& listed = listed_in[owner];
+    listed.first = listed.tensors++ == 0 ? tensor : listed.first;
+  }
   std::map<std::string, size_t> opened;  // file name -> index in files_
   for (const std::string& name : shards.files) {
     auto file = SafetensorsFile::open(directory_ + "/" + name);
@@ -161,27 +170,22 @@ Result<void> Checkpoint::read_headers() {
       files_.push_back(std::move(*file));
       continue;
     }
-    size_t affected = 0;
-    std::string first;
-    for (const auto& [tensor, owner] : shards.weight_map) {
-      if (owner == name) {
-        first = affected++ == 0 ? tensor : first;
-      }
-    }
     Error error = std::move(file).error();
-    if (affected > 0) {
-      error.message += "; the index says it holds " + std::to_string(affected) +
-                       " tensors, the first is " + first;
+    if (const auto listed = listed_in.find(name); listed != listed_in.end()) {
+      error.message += "; the index says it holds " + std::to_string(listed->second.tensors) +
+                       " tensors, the first is " + listed->second.first;
     }
     add_error(std::move(error));
   }
 
   std::map<std::string, size_t> strays;  // file -> tensors that the index gives to another file
+  std::map<std::string, std::string> stray_in;  // such a tensor -> the first file that has it
   for (const auto& [file_name, file_index] : opened) {
     for (const auto& [name, info] : files_[file_index].tensors()) {
       const auto listed = shards.weight_map.find(name);
       if (listed != shards.weight_map.end() && listed->second != file_name) {
         ++strays[file_name];
+        stray_in.emplace(name, file_name);
         continue;
       }
       const auto [it, inserted] = tensors_.try_emplace(name, file_index, info);
@@ -205,10 +209,8 @@ Result<void> Checkpoint::read_headers() {
       continue;
     }
     std::string message = shards.index + " says it is in " + file_name + ", which does not have it";
-    for (const auto& [other, file_index] : opened) {
-      if (files_[file_index].tensors().contains(name)) {
-        message += "; it is in " + other;
-      }
+    if (const auto stray = stray_in.find(name); stray != stray_in.end()) {
+      message += "; it is in " + stray->second;
     }
     add_error({ErrorCode::InvalidArgument, std::move(message), name});
   }

@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::array<std::string_view, 2> kStems = {"model", "consolidated"};
+// The largest published checkpoints have a few hundred.
+constexpr size_t kMaxFiles = 16384;
 constexpr JsonLimits kIndexLimits{.max_bytes = size_t{256} << 20, .max_depth = 8};
 
 Result<ShardList> read_index(const std::string& directory, const std::string& index) {
@@ -39,6 +41,9 @@ Result<ShardList> read_index(const std::string& directory, const std::string& in
                      weight_map.path_of(member.key()));
     }
     files.insert(file);
+    if (files.size() > kMaxFiles) {
+      return invalid("names more than " + std::to_string(kMaxFiles) + " files", weight_map.path());
+    }
     list.weight_map.emplace(member.key(), std::move(file));
   }
   if (files.empty()) {

@@ -74,5 +74,22 @@ TEST(ShardList, RefusesABrokenIndex) {
   }
 }
 
+TEST(ShardList, RefusesAnIndexOfVeryManyFiles) {
+  const auto index = [](int files) {
+    std::string text = R"({"weight_map":{)";
+    for (int i = 0; i < files; ++i) {
+      text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) +
+              ".safetensors\"";
+    }
+    return text + "}}";
+  };
+  const test::TempDir dir;
+  dir.write("model.safetensors.index.json", index(16384));
+  EXPECT_TRUE(list_shards(dir.path()).has_value());
+  dir.write("model.safetensors.index.json", index(16385));
+  EXPECT_EQ(list_shards(dir.path()).error().text(),
+            "model.safetensors.index.json.weight_map: names more than 16384 files");
+}
+
 }  // namespace
 }  // namespace nibble::checkpoint
