@@ -28,6 +28,8 @@ TEST(Reasoning, EveryTranscriptSplitsTheSameInPiecesOfAnySize) {
       {"<think>\nLet me see.\n</think>\n\nFour.", false, "Let me see.", "Four."},
       {"Let me see.\n</think>\n\nFour.", true, "Let me see.", "Four."},
       {"<think>\nagain\n</think>\nx", true, "again", "x"},
+      {"<think> <think>a</think>b", false, "<think>a", "b"},
+      {"<think> <think>a</think>b", true, "<think>a", "b"},
       {"Four. <think>", false, "", "Four. <think>"},
       {"  Four.", false, "", "  Four."},
       {"<think>\n\n</think>\n\nFour.", false, "", "Four."},

@@ -4,7 +4,7 @@
 namespace nibble::text {
 namespace {
 
-constexpr std::string_view kTag = "<|python_tag|>";
+constexpr std::string_view kTag = kLlama3Marker;
 
 // The end of the JSON object that starts at text[0] == '{'; npos when it is not complete.
 size_t object_end(std::string_view text) {

@@ -5,10 +5,20 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace nibble::text {
+
+constexpr std::string_view kThinkBegin = "<think>";
+constexpr std::string_view kThinkEnd = "</think>";
+
+// The dialects by upstream's names, reasoning_list.cpp.
+std::span<const std::string_view> reasoning_parser_names();
+// Whether the answer to a prompt that ends like this begins inside of the reasoning: as the prompt
+// says, else as models of this dialect do.
+bool begins_with_reasoning(std::string_view dialect, std::string_view prompt_end);
 
 struct ReasoningParts {
   std::string reasoning;
@@ -28,6 +38,7 @@ class ReasoningSplitter {
   void advance(bool last, ReasoningParts& parts);
 
   State state_;
+  bool may_begin_ = true;   // <think> may still come
   bool skip_space_ = true;  // at the beginning of the present part
   std::string pending_;
 };

@@ -4,30 +4,51 @@
 namespace nibble::text {
 namespace {
 
+using Parser = std::unique_ptr<ToolCallParser>;
+
 struct Dialect {
   std::string_view name;
-  std::unique_ptr<ToolCallParser> (*make)();
+  std::string_view marker;
+  Parser (*make)(ToolSchemas schemas);
 };
+
+Parser hermes(ToolSchemas /*schemas*/) { return make_hermes_parser(); }
+Parser llama3(ToolSchemas /*schemas*/) { return make_llama3_parser(); }
+Parser deepseek(ToolSchemas /*schemas*/) { return make_deepseek_parser(); }
 
 constexpr Dialect kDialects[] = {
-    {"hermes", make_hermes_parser},
-    {"qwen", make_hermes_parser},
-    {"qwen25", make_hermes_parser},
-    {"llama3", make_llama3_parser},
+    {"hermes", kHermesMarker, hermes},
+    {"qwen", kHermesMarker, hermes},
+    {"qwen25", kHermesMarker, hermes},
+    {"qwen3_coder", kHermesMarker, make_qwen3_coder_parser},
+    {"llama3", kLlama3Marker, llama3},
+    {"deepseekv3", kDeepseekMarker, deepseek},
+    {"deepseekv31", kDeepseekMarker, deepseek},
 };
-constexpr std::string_view kNames[] = {"hermes", "qwen", "qwen25", "llama3"};
+constexpr std::string_view kNames[] = {
+    "hermes", "qwen", "qwen25", "qwen3_coder", "llama3", "deepseekv3", "deepseekv31"};
 
-}  // namespace
-
-std::unique_ptr<ToolCallParser> make_tool_call_parser(std::string_view name) {
+const Dialect* find(std::string_view name) {
   for (const Dialect& dialect : kDialects) {
     if (dialect.name == name) {
-      return dialect.make();
+      return &dialect;
     }
   }
   return nullptr;
 }
 
+}  // namespace
+
+std::unique_ptr<ToolCallParser> make_tool_call_parser(std::string_view name, ToolSchemas schemas) {
+  const Dialect* dialect = find(name);
+  return dialect == nullptr ? nullptr : dialect->make(std::move(schemas));
+}
+
 std::span<const std::string_view> tool_call_parser_names() { return kNames; }
+
+std::string_view tool_call_marker(std::string_view name) {
+  const Dialect* dialect = find(name);
+  return dialect == nullptr ? std::string_view() : dialect->marker;
+}
 
 }  // namespace nibble::text
