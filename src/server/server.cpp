@@ -64,6 +64,7 @@ void run_endpoint(const Route& route, Call& call) {
     if (!result) {
       answer_error(call, result.error());
     }
+    call.exchange->request().drop_body();    // an answer may go on for long
   } catch (const std::exception& failure) {  // out of memory, or a bug: this request only
     LOG(error, "a request failed", {"path", call.request().path}, {"reason", failure.what()});
     answer_error(call, {ErrorCode::Internal, "the server failed to handle the request", {}});

@@ -89,6 +89,47 @@ TEST(HttpServer, RefusesALongChunkedBody) {
   EXPECT_EQ(client.read_reply().status, 413);
 }
 
+TEST(HttpServer, RefusesBodiesBeyondWhatAllRequestsMayTakeTogether) {
+  HttpConfig config;
+  config.max_inflight_body_bytes = 1000;
+  std::vector<ExchangePtr> kept;
+  const auto server = start(
+      [&](ExchangePtr exchange) {
+        echo(exchange);
+        if (exchange->request().path == "/keep") {
+          kept.push_back(std::move(exchange));
+        }
+      },
+      config);
+  const auto status_of = [&](size_t bytes) {
+    const auto reply = test::http(server->port(), "POST", "/", std::string(bytes, 'x'));
+    if (reply.status == 503) {
+      EXPECT_EQ(reply.json().at("message"),
+                "the bodies of the requests in flight have reached their limit of 1000 bytes; try "
+                "again later");
+    }
+    return reply.status;
+  };
+  EXPECT_EQ(status_of(1000), 200);
+  EXPECT_EQ(status_of(1001), 503);
+  test::HttpClient slow(
+      server->port());  // what has arrived of a body counts, not what is announced
+  slow.send("POST /keep HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n" +
+            std::string(700, 'y'));
+  ASSERT_TRUE(test::eventually([&] { return status_of(301) == 503; }));
+  EXPECT_EQ(status_of(300), 200);
+  slow.send(std::string(100, 'y'));
+  EXPECT_EQ(slow.read_reply().status, 200);
+  EXPECT_EQ(status_of(201), 503);  // the handler still has the body
+  kept.at(0)->request().drop_body();
+  EXPECT_EQ(status_of(1000), 200);
+  test::HttpClient gone(server->port());  // a client that leaves gives its part back
+  gone.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + std::string(800, 'z'));
+  ASSERT_TRUE(test::eventually([&] { return status_of(201) == 503; }));
+  gone.close();
+  EXPECT_TRUE(test::eventually([&] { return status_of(1000) == 200; }));
+}
+
 TEST(HttpServer, RefusesALongHeader) {
   HttpConfig config;
   config.max_header_bytes = 2000;

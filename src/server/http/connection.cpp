@@ -34,7 +34,7 @@ bool connection_ended(const error_code& code) {
          code.category() == asio::error::get_misc_category();
 }
 
-Request to_request(beast_http::request<beast_http::string_body>&& message) {
+Request to_request(beast_http::request<beast_http::string_body>&& message, BodyLease&& lease) {
   Request request;
   request.method = std::string(message.method_string());
   const std::string_view target(message.target().data(), message.target().size());
@@ -45,6 +45,7 @@ Request to_request(beast_http::request<beast_http::string_body>&& message) {
     request.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   }
   request.body = std::move(message.body());
+  request.body_lease = std::move(lease);
   request.id = make_request_id(request.header("X-Request-Id"));
   return request;
 }
@@ -154,6 +155,7 @@ asio::awaitable<Connection::Next> Connection::serve_one() {
       co_return Next::Close;
     }
   }
+  BodyLease lease(shared_.bodies);
   while (!parser.is_done()) {
     arm(config.read_timeout_seconds);  // as long as bytes arrive
     co_await beast_http::async_read_some(socket_, buffer_, parser, token);
@@ -167,11 +169,17 @@ asio::awaitable<Connection::Next> Connection::serve_one() {
     if (code) {
       co_return co_await refuse(400, "not an HTTP body: " + code.message());
     }
+    if (!lease.grow_to(parser.get().body().size())) {
+      co_return co_await refuse(503,
+                                fmt::format("the bodies of the requests in flight have reached "
+                                            "their limit of {} bytes; try again later",
+                                            shared_.bodies->limit_bytes()));
+    }
   }
   disarm();
   const bool keep_alive = parser.get().keep_alive();
   const bool http_1_1 = parser.get().version() >= 11;
-  co_return co_await answer(to_request(parser.release()), keep_alive, http_1_1);
+  co_return co_await answer(to_request(parser.release(), std::move(lease)), keep_alive, http_1_1);
 }
 
 std::string Connection::head(int status,

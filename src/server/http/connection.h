@@ -21,6 +21,7 @@ namespace nibble::server::http {
 struct Shared {
   HttpConfig config;
   Handler handler;
+  std::shared_ptr<BodyBudget> bodies;  // shared with the requests
   std::atomic<bool> draining{false};
 };
 

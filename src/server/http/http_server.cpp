@@ -85,6 +85,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config, Handler
   auto impl = std::make_unique<Impl>();
   impl->shared.config = std::move(config);
   impl->shared.handler = std::move(handler);
+  impl->shared.bodies = std::make_shared<BodyBudget>(impl->shared.config.max_inflight_body_bytes);
   const HttpConfig& settings = impl->shared.config;
 
   error_code code;

@@ -20,6 +20,7 @@ struct HttpConfig {
   int num_threads = 2;
   size_t max_header_bytes = size_t{64} << 10;
   size_t max_body_bytes = size_t{64} << 20;
+  size_t max_inflight_body_bytes = size_t{512} << 20;  // of all requests together
   size_t max_connections = 4096;
   double idle_timeout_seconds = 75;   // between requests of a connection
   double read_timeout_seconds = 60;   // for the header, and for the body without progress

@@ -50,6 +50,11 @@ std::optional<std::string> Request::query_value(std::string_view name) const {
   return std::nullopt;
 }
 
+void Request::drop_body() {
+  std::string().swap(body);
+  body_lease = BodyLease();
+}
+
 std::string random_id() {
   thread_local std::mt19937_64 random = [] {
     std::random_device device;

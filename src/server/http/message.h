@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http/body_budget.h"
+
 namespace nibble::server::http {
 
 struct Header {
@@ -19,10 +21,12 @@ struct Request {
   std::string query;   // as sent, without '?'
   std::vector<Header> headers;
   std::string body;
-  std::string id;  // X-Request-Id of the client, or made up
+  BodyLease body_lease;  // of the listener's budget
+  std::string id;        // X-Request-Id of the client, or made up
 
   std::string_view header(std::string_view name) const;                 // any case; "" when absent
   std::optional<std::string> query_value(std::string_view name) const;  // percent-decoded
+  void drop_body();  // once it was read: its memory goes back, however long the answer takes
 };
 
 struct Response {
