@@ -17,6 +17,7 @@
 #include "apps/upstream_flags.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "server/chat_message.h"
 #include "server/server.h"
 
 namespace nibble::apps {
@@ -35,11 +36,14 @@ struct ServeFlags {
   std::string admin_api_key;
   std::string weight_version;
   std::string random_seed;
+  std::string reasoning_parser;
+  std::string tool_call_parser;
   bool deterministic = false;
   bool incremental_streaming = false;
   int64_t stream_interval = 1;
   bool print_capabilities = false;
   int64_t max_body_mib = 64;
+  int64_t max_inflight_body_mib = 512;
   double drain_seconds = 30;
   std::vector<GivenFlag> upstream;
 };
@@ -55,6 +59,12 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
   server(command.add_option("--admin-api-key", flags.admin_api_key, "for the weight routes"));
   server(command.add_option("--max-body-mib", flags.max_body_mib, "longest request body")
              ->check(CLI::Range(1, 1024))
+             ->capture_default_str());
+  server(command
+             .add_option("--max-inflight-body-mib",
+                         flags.max_inflight_body_mib,
+                         "bodies of all requests together; beyond it they get 503")
+             ->check(CLI::Range(1, 1 << 20))
              ->capture_default_str());
   server(command
              .add_option("--drain-seconds",
@@ -75,6 +85,12 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
                        "chat defaults: model (generation_config.json) or openai")
            ->check(CLI::IsMember({"model", "openai"}))
            ->capture_default_str());
+  text(command.add_option("--reasoning-parser",
+                          flags.reasoning_parser,
+                          "takes reasoning out of chat answers, by upstream's names"));
+  text(command.add_option("--tool-call-parser",
+                          flags.tool_call_parser,
+                          "finds tool calls in chat answers, by upstream's names"));
   text(command.add_option("--random-seed", flags.random_seed, "where random seeds start"));
   text(command.add_flag("--enable-deterministic-inference",
                         flags.deterministic,
@@ -113,6 +129,8 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"page_size", config.page_size},
           {"disable_radix_cache", !config.prefix_cache},
           {"stream_interval", flags.stream_interval},
+          {"reasoning_parser", flags.reasoning_parser},
+          {"tool_call_parser", flags.tool_call_parser},
           {"skip_tokenizer_init", flags.skip_tokenizer_init},
           {"enable_deterministic_inference", flags.deterministic},
           {"tp_size", 1},
@@ -128,11 +146,15 @@ Result<server::ServerConfig> make_server_config(const ServeFlags& flags,
   config.http.host = flags.host;
   config.http.port = flags.port;
   config.http.max_body_bytes = static_cast<size_t>(flags.max_body_mib) << 20;
+  config.http.max_inflight_body_bytes = static_cast<size_t>(flags.max_inflight_body_mib) << 20;
   config.http.server_name = std::string("nibble/") + kVersion;
   config.served_model_name = flags.served_model_name;
   config.tokenizer_path = flags.engine.tokenizer_path;
   config.api_key = flags.api_key;
   config.admin_api_key = flags.admin_api_key;
+  TRY(server::check_parser_names(flags.reasoning_parser, flags.tool_call_parser));
+  config.reasoning_parser = flags.reasoning_parser;
+  config.tool_call_parser = flags.tool_call_parser;
   config.deterministic_seeds = flags.deterministic;
   config.incremental_streaming = flags.incremental_streaming;
   config.stream_interval = flags.stream_interval;

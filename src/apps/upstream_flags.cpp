@@ -41,8 +41,6 @@ constexpr UpstreamFlag kFlags[] = {
     {"--decode-attention-backend", true, "", "the first kernel that supports the model is used"},
     {"--sampling-backend", true, "", "sampling depends on seed and position only, everywhere"},
     {"--grammar-backend", true, "", "constrained decoding is not part of this build"},
-    {"--reasoning-parser", true, "", "answers are given as the model writes them"},
-    {"--tool-call-parser", true, "", "answers are given as the model writes them"},
     {"--max-prefill-tokens", true, "", "--chunked-prefill-size bounds a step"},
     {"--prefill-max-requests", true, "", "--max-running-requests bounds a step"},
     {"--schedule-policy", true, "fcfs", "requests are admitted in the order they came"},

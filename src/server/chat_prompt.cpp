@@ -1,8 +1,42 @@
 #include "server/chat_prompt.h"
 
+#include <algorithm>
+#include <span>
+
+#include "text/parse/reasoning.h"
+
 namespace nibble::server {
 
-Result<TokenIds> encode_chat_prompt(const ServerContext& context, const ChatPrompt& prompt) {
+namespace {
+
+bool begins_with_reasoning(const ServerContext& context, std::string_view prompt_end) {
+  const std::string& dialect = context.config.reasoning_parser;
+  return !dialect.empty() && text::begins_with_reasoning(dialect, prompt_end);
+}
+
+// A message that the model goes on writing may have begun or ended its reasoning itself.
+bool continues_reasoning(bool begins, std::string_view continued) {
+  if (continued.find(text::kThinkEnd) != std::string_view::npos) {
+    return false;
+  }
+  return begins || text::begins_with_reasoning("", continued.substr(0, text::kThinkBegin.size()));
+}
+
+}  // namespace
+
+EncodedChat chat_of_ids(const ServerContext& context, TokenIds ids) {
+  EncodedChat chat;
+  if (context.text != nullptr) {
+    constexpr size_t kEnd = 16;  // more tokens than <think> and the white space around it have
+    const auto end = std::span(ids).last(std::min(ids.size(), kEnd));
+    chat.begins_with_reasoning =
+        begins_with_reasoning(context, context.text->tokenizer.decode(end, false));
+  }
+  chat.ids = std::move(ids);
+  return chat;
+}
+
+Result<EncodedChat> encode_chat_prompt(const ServerContext& context, const ChatPrompt& prompt) {
   if (context.text == nullptr) {
     return invalid("this server runs without a tokenizer; send input_ids", "messages");
   }
@@ -17,13 +51,18 @@ Result<TokenIds> encode_chat_prompt(const ServerContext& context, const ChatProm
                                               prompt.tools ? &*prompt.tools : nullptr,
                                               prompt.add_generation_prompt,
                                               prompt.template_kwargs));
-  text += prompt.continued;
+  EncodedChat chat;
+  chat.begins_with_reasoning = begins_with_reasoning(context, text);
+  if (!prompt.continued.empty()) {
+    text += prompt.continued;
+    chat.begins_with_reasoning = continues_reasoning(chat.begins_with_reasoning, prompt.continued);
+  }
   // The template writes the special tokens itself.
-  TokenIds ids = context.text->tokenizer.encode(text, false);
-  if (ids.empty()) {
+  chat.ids = context.text->tokenizer.encode(text, false);
+  if (chat.ids.empty()) {
     return invalid("the chat template made an empty prompt of them", "messages");
   }
-  return ids;
+  return chat;
 }
 
 }  // namespace nibble::server

@@ -6,6 +6,12 @@
 
 namespace nibble::server {
 
-Result<TokenIds> encode_chat_prompt(const ServerContext& context, const ChatPrompt& prompt);
+struct EncodedChat {
+  TokenIds ids;
+  bool begins_with_reasoning = false;  // as the configured reasoning parser sees the prompt's end
+};
+Result<EncodedChat> encode_chat_prompt(const ServerContext& context, const ChatPrompt& prompt);
+// The same of a prompt that came as tokens.
+EncodedChat chat_of_ids(const ServerContext& context, TokenIds ids);
 
 }  // namespace nibble::server

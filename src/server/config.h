@@ -28,6 +28,8 @@ struct ServerConfig {
   std::string api_key;            // empty: open
   std::string admin_api_key;      // empty: as api_key
   SamplingDefaults sampling_defaults;
+  std::string reasoning_parser;  // dialects of chat answers (chat_message.h); empty: as written
+  std::string tool_call_parser;
   bool deterministic_seeds = false;  // requests without a seed get 42, as upstream's flag
   std::optional<uint64_t>
       random_seed;                     // where random seeds of requests start; else from the system

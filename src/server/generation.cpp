@@ -1,6 +1,9 @@
 #include "server/generation.h"
 
 #include <algorithm>
+#include <exception>
+
+#include "base/log.h"
 
 namespace nibble::server {
 
@@ -63,8 +66,9 @@ Result<void> Generation::start(OnUpdate on_update) {
     request.logprobs = spec.logprobs;
     request.extra_key = spec.extra_key;
     request.sink = [self = shared_from_this(), i](engine::Output&& output) {
-      self->queue_.post(
-          [self, i, output = std::move(output)]() mutable { self->take(i, std::move(output)); });
+      self->queue_.post([self, i, output = std::move(output)]() mutable {
+        self->try_take(i, std::move(output));
+      });
     };
     const auto id = context_.engine.submit(std::move(request));
     if (!id) {
@@ -98,6 +102,19 @@ void Generation::cancel_all() {
 void Generation::abort_now(size_t index) {
   if (!sequences_[index].done() && ids_[index] != 0) {
     context_.engine.abort(ids_[index]);
+  }
+}
+
+// Out of memory, or a bug: this request only.
+void Generation::try_take(size_t index, engine::Output&& output) {
+  try {
+    take(index, std::move(output));
+  } catch (const std::exception& failure) {
+    LOG(error, "a request failed", {"reason", failure.what()});
+    on_update_ = nullptr;  // lets go of the exchange, which ends the answer
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      abort_now(i);
+    }
   }
 }
 

@@ -67,6 +67,7 @@ class Generation final : public Cancellable, public std::enable_shared_from_this
   std::chrono::steady_clock::time_point created_at() const { return created_at_; }
 
  private:
+  void try_take(size_t index, engine::Output&& output);
   void take(size_t index, engine::Output&& output);
   void finish(size_t index, engine::FinishReason reason);
   void abort_now(size_t index);

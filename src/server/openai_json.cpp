@@ -40,25 +40,6 @@ OpenAiHead make_head(const ServerContext& context,
   return head;
 }
 
-json::object usage_json(const Generation& generation, int64_t n) {
-  size_t prompt_tokens = 0;
-  size_t completion_tokens = 0;
-  int64_t cached_tokens = 0;
-  for (size_t i = 0; i < generation.sequences().size(); ++i) {
-    const Sequence& sequence = generation.sequences()[i];
-    completion_tokens += sequence.tokens.size();
-    if (i % static_cast<size_t>(n) == 0) {
-      prompt_tokens += sequence.spec.prompt.size();
-      cached_tokens += sequence.cached_tokens;
-    }
-  }
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}},
-          {"reasoning_tokens", 0}};
-}
-
 json::value finish_reason_json(const Sequence& sequence) {
   switch (sequence.finish) {
     case FinishReason::None:
@@ -87,7 +68,13 @@ json::value matched_stop_json(const Sequence& sequence) {
 
 json::object metadata_json(const Generation& generation) {
   const Sequence& first = generation.sequences().front();
-  return {{"weight_version", first.weight_version}, {"seed", first.spec.sampling.seed}};
+  return {{"weight_version", first.weight_version},
+          {"seed", std::to_string(first.spec.sampling.seed)}};
+}
+
+std::string make_tool_call_id() {
+  constexpr size_t kDigits = 24;
+  return "call_" + http::random_id().substr(0, kDigits);
 }
 
 std::string sequence_rid(const OpenAiHead& head, size_t index, size_t count) {

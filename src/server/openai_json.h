@@ -35,12 +35,11 @@ OpenAiHead make_head(const ServerContext& context,
                      const OpenAiOptions& options,
                      std::string_view id_prefix);
 
-// Of all sequences; n answers share one prompt.
-boost::json::object usage_json(const Generation& generation, int64_t n);
-
 boost::json::value finish_reason_json(const Sequence& sequence);  // null while running
 boost::json::value matched_stop_json(const Sequence& sequence);
-boost::json::object metadata_json(const Generation& generation);  // weight version, seed
+// Weight version and seed. OpenAI's metadata holds texts only, and a seed can have 64 bits.
+boost::json::object metadata_json(const Generation& generation);
+std::string make_tool_call_id();
 
 // Request ids of the sequences: rid, or rid_0, rid_1, ... of several.
 std::string sequence_rid(const OpenAiHead& head, size_t index, size_t count);

@@ -21,6 +21,9 @@ import unittest
 from pathlib import Path
 
 import openai
+import pydantic
+from openai.types import Completion, Model as ModelCard
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "data" / "golden" / "llama-nvfp4"
@@ -224,6 +227,55 @@ class ClientsTest(unittest.TestCase):
         self.assertIsNone(logprobs.token_logprobs[0])
         for value, top in zip(logprobs.token_logprobs[1:], logprobs.top_logprobs[1:]):
             self.assertLessEqual(value, max(top.values()))
+
+    def test_answers_have_the_forms_of_openais_types(self):
+        body = {"messages": MESSAGES, "max_tokens": 6, "logprobs": True, "top_logprobs": 2, "n": 2}
+        chat = self.server.json("POST", "/v1/chat/completions", body)
+        ChatCompletion.model_validate(chat)
+        with self.assertRaises(pydantic.ValidationError):  # the check does check
+            ChatCompletion.model_validate({**chat, "metadata": {"seed": 1}})
+        text = {"prompt": ["a", "b"], "max_tokens": 6, "logprobs": 2, "n": 2}
+        Completion.model_validate(self.server.json("POST", "/v1/completions", text))
+        # Of an echoed prompt the first token has no logprob: null, as evaluation harnesses expect it.
+        echoed = self.server.json("POST", "/v1/completions", {**text, "echo": True})
+        for choice in echoed["choices"]:
+            self.assertIsNone(choice["logprobs"]["token_logprobs"].pop(0))
+            self.assertIsNone(choice["logprobs"]["top_logprobs"].pop(0))
+        Completion.model_validate(echoed)
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        for path, request, form in (("/v1/chat/completions", body, ChatCompletionChunk),
+                                    ("/v1/completions", text, Completion)):
+            _, stream = self.server.raw("POST", path, {**request, "stream": True, "stream_options": usage})
+            events = [line[6:] for line in stream.decode().splitlines() if line.startswith("data: ")]
+            self.assertEqual(events.pop(), "[DONE]")
+            chunks = [json.loads(event) for event in events]
+            self.assertTrue(all(chunk["usage"] for chunk in chunks))
+            self.assertEqual(chunks[-1]["choices"], [])
+            for chunk in chunks:
+                if form is Completion:  # the type is the whole answer's: a reason in every choice
+                    for choice in chunk["choices"]:
+                        choice["finish_reason"] = choice["finish_reason"] or "stop"
+                form.model_validate(chunk)
+        ModelCard.model_validate(self.server.json("GET", "/v1/models")["data"][0])
+
+    def test_a_seed_that_comes_back_gives_the_same_answer(self):
+        body = {"prompt": "Once", "max_tokens": 12, "temperature": 1.0, "ignore_eos": True}
+        first, second = (self.server.json("POST", "/v1/completions", body) for _ in range(2))
+        self.assertNotEqual(first["metadata"]["seed"], second["metadata"]["seed"])
+        again = self.server.json("POST", "/v1/completions", {**body, "seed": int(first["metadata"]["seed"])})
+        self.assertEqual(again["choices"], first["choices"])
+
+    def test_logit_bias_and_penalties_steer(self):
+        ids = list(range(40, 60))
+        for bias, expected in ((100, True), (-100, False)):
+            answer = self.server.json("POST", "/generate", {"input_ids": ids, "sampling_params": {
+                "max_new_tokens": 8, "temperature": 0, "ignore_eos": True, "logit_bias": {"77": bias}}})
+            self.assertEqual(77 in answer["output_ids"], expected)
+        plain = {"max_new_tokens": 24, "temperature": 0, "ignore_eos": True}
+        repeated = self.server.json("POST", "/generate", {"input_ids": ids, "sampling_params": plain})
+        varied = self.server.json("POST", "/generate", {"input_ids": ids, "sampling_params": {
+            **plain, "presence_penalty": 2, "frequency_penalty": 2}})
+        self.assertGreaterEqual(len(set(varied["output_ids"])), len(set(repeated["output_ids"])))
 
     def test_stop_strings_are_never_sent(self):
         whole = self.client.completions.create(

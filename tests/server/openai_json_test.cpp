@@ -31,7 +31,7 @@ TEST(Completions, AnswersInOpenAisForm) {
   EXPECT_EQ(usage.at("total_tokens"), 11);
   EXPECT_EQ(usage.at("prompt_tokens_details").at("cached_tokens"), 1);
   EXPECT_EQ(body.at("metadata").at("weight_version"), "fake-1");
-  EXPECT_EQ(body.at("metadata").at("seed"), 5);
+  EXPECT_EQ(body.at("metadata").at("seed"), "5");
   EXPECT_EQ(fixture.engine.seen()[0].max_new_tokens, 16);
 }
 

@@ -1,7 +1,9 @@
 // Routes, keys, health, information, the weight routes, drain.
 #include "server/server.h"
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -16,15 +18,15 @@ namespace {
 
 using test::ServerFixture;
 
-std::string read_docs() {
-  const std::ifstream file(NIBBLE_API_DOCS);
+std::string read_docs(const char* path) {
+  const std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
 TEST(Routes, AreAllListedInTheDocs) {
-  const std::string docs = read_docs();
+  const std::string docs = read_docs(NIBBLE_API_DOCS);
   ASSERT_FALSE(docs.empty());
   for (const Route& route : routes()) {
     std::string path(route.path);
@@ -33,6 +35,31 @@ TEST(Routes, AreAllListedInTheDocs) {
     }
     EXPECT_NE(docs.find("`" + path), std::string::npos) << route.path;
   }
+}
+
+TEST(Routes, AreExactlyThoseOfTheOpenApiDocument) {
+  const auto document = boost::json::parse(read_docs(NIBBLE_OPENAPI));
+  std::set<std::string> described;
+  for (const auto& [path, operations] : document.at("paths").as_object()) {
+    for (const auto& [method, operation] : operations.as_object()) {
+      described.insert(std::string(method) + " " + std::string(path));
+    }
+  }
+  std::set<std::string> served;
+  for (const Route& route : routes()) {
+    std::string path(route.path);
+    if (path.ends_with('*')) {
+      path.replace(path.size() - 1, 1, "{id}");
+    }
+    std::istringstream methods{std::string(route.methods)};
+    for (std::string method; methods >> method;) {
+      std::transform(method.begin(), method.end(), method.begin(), [](char c) {
+        return static_cast<char>(c | 0x20);
+      });
+      served.insert(method + " " + path);
+    }
+  }
+  EXPECT_EQ(described, served);
 }
 
 TEST(Routes, AnswerBadJsonWith400AndStayUp) {

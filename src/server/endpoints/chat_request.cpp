@@ -192,6 +192,9 @@ Result<ChatRequest> parse_chat_request(std::string_view body_text, const Request
     return invalid("this server runs without a tokenizer; send input_ids", "messages");
   }
   request.sampling = TRY(read_sampling(body, SamplingDialect::Chat, limits));
+  request.separate_reasoning = TRY(body.find_bool("separate_reasoning")).value_or(true);
+  request.stream_reasoning = TRY(body.find_bool("stream_reasoning")).value_or(true);
+  request.parallel_tool_calls = TRY(body.find_bool("parallel_tool_calls")).value_or(true);
   request.logprobs = TRY(body.find_bool("logprobs")).value_or(false);
   request.top_logprobs = TRY(int_in_range(body, "top_logprobs", 0, 0, limits.top_logprobs()));
   if (request.top_logprobs > 0 && !request.logprobs) {

@@ -25,6 +25,9 @@ struct ChatRequest {
   ChatPrompt prompt;
   std::optional<TokenIds> input_ids;  // instead of the rendered messages
   Sampling sampling;
+  bool separate_reasoning = true;
+  bool stream_reasoning = true;
+  bool parallel_tool_calls = true;
   bool logprobs = false;
   int64_t top_logprobs = 0;
 };

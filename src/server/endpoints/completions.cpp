@@ -1,12 +1,10 @@
 // POST /v1/completions: OpenAI's text completion.
 #include <boost/json.hpp>
 
-#include "server/api_error.h"
 #include "server/endpoints/completions_request.h"
 #include "server/endpoints/endpoints.h"
-#include "server/logprob_json.h"
+#include "server/openai_answer.h"
 #include "server/run_generation.h"
-#include "server/stream_pace.h"
 
 namespace nibble::server {
 
@@ -14,44 +12,57 @@ namespace json = boost::json;
 
 namespace {
 
-struct CompletionAnswer {
-  http::ExchangePtr exchange;  // shared with the call that made it
-  const text::Tokenizer* tokenizer;
-  OpenAiHead head;
-  OpenAiOptions options;
-  int64_t n;
-  int64_t stream_interval;
-  bool with_logprobs;
-  std::vector<std::string> echoes;  // a sequence each; empty without echo
+class CompletionAnswer final : public OpenAiAnswer {
+ public:
+  // echoes: a sequence each; empty without echo.
+  CompletionAnswer(const Call& call,
+                   const CompletionRequest& request,
+                   std::vector<std::string> echoes)
+      : OpenAiAnswer(call,
+                     {"text_completion", "text_completion"},
+                     make_head(call.context, request.options, "cmpl-"),
+                     request.options,
+                     request.sampling.n,
+                     echoes.size()),
+        with_logprobs_(request.logprobs.has_value()),
+        shown_(echoes.size()),
+        echoes_(std::move(echoes)) {}
 
+ private:
   struct Shown {
     size_t tokens = 0;
     size_t bytes = 0;
     bool began = false;
   };
-  std::vector<Shown> shown;  // what a stream has sent
-  std::vector<StreamPace> pace;
 
   json::object choice(const Sequence& sequence, size_t index, const Shown& from) const;
-  void update(Generation& generation, size_t index);
-  void update_stream(Generation& generation, size_t index);
+  json::object whole_choice(const Sequence& sequence, size_t index) override {
+    return choice(sequence, index, {});
+  }
+  void stream_news(const Generation& generation, size_t index) override {
+    const Sequence& sequence = generation.sequences()[index];
+    send(generation, choice(sequence, index, shown_[index]));
+    shown_[index] = {sequence.tokens.size(), sequence.text.text().size(), true};
+  }
+
+  bool with_logprobs_;
+  std::vector<Shown> shown_;  // what a stream has sent
+  std::vector<std::string> echoes_;
 };
 
 json::object CompletionAnswer::choice(const Sequence& sequence,
                                       size_t index,
                                       const Shown& from) const {
-  std::string text = from.began ? std::string() : echoes[index];
+  std::string text = from.began ? std::string() : echoes_[index];
   text += std::string_view(sequence.text.text()).substr(from.bytes);
   json::value logprobs;
-  if (with_logprobs) {
+  if (with_logprobs_) {
     std::vector<LogprobRun> runs;
     if (!from.began && sequence.spec.logprobs.prompt_start == 0) {
       runs.push_back({sequence.spec.prompt, sequence.prompt_logprobs});
     }
-    const size_t begin = std::min(from.tokens, sequence.logprobs.size());
-    runs.push_back(
-        {std::span(sequence.tokens).subspan(begin), std::span(sequence.logprobs).subspan(begin)});
-    logprobs = completion_logprobs(tokenizer, runs);
+    runs.push_back(logprobs_from(sequence, from.tokens));
+    logprobs = completion_logprobs(tokenizer(), runs);
   }
   return {{"index", index},
           {"text", std::move(text)},
@@ -60,70 +71,15 @@ json::object CompletionAnswer::choice(const Sequence& sequence,
           {"matched_stop", matched_stop_json(sequence)}};
 }
 
-void CompletionAnswer::update_stream(Generation& generation, size_t index) {
-  const Sequence& sequence = generation.sequences()[index];
-  const auto send = [&](json::array choices, bool with_usage) {
-    json::object event = head.object("text_completion");
-    event["choices"] = std::move(choices);
-    event["usage"] = with_usage ? json::value(usage_json(generation, n)) : json::value(nullptr);
-    exchange->write("data: " + json::serialize(event) + "\n\n");
-  };
-  if (sequence.failed()) {
-    exchange->write(error_event(sequence.error, ApiStyle::OpenAi));
-  } else if (pace[index].due(sequence, *exchange, stream_interval)) {
-    send({choice(sequence, index, shown[index])}, options.continuous_usage);
-    shown[index] = {sequence.tokens.size(), sequence.text.text().size(), true};
-  }
-  if (generation.all_done()) {
-    if (options.include_usage) {
-      send({}, true);
-    }
-    exchange->write("data: [DONE]\n\n");
-    exchange->finish();
-  }
-}
-
-void CompletionAnswer::update(Generation& generation, size_t index) {
-  if (options.stream) {
-    update_stream(generation, index);
-    return;
-  }
-  if (!generation.all_done()) {
-    return;
-  }
-  json::array choices;
-  for (size_t i = 0; i < generation.sequences().size(); ++i) {
-    const Sequence& sequence = generation.sequences()[i];
-    if (sequence.failed()) {
-      exchange->respond(error_response(sequence.error, ApiStyle::OpenAi));
-      return;
-    }
-    choices.push_back(choice(sequence, i, {}));
-  }
-  json::object body = head.object("text_completion");
-  body["choices"] = std::move(choices);
-  body["usage"] = usage_json(generation, n);
-  body["metadata"] = metadata_json(generation);
-  exchange->respond({200, "application/json", json::serialize(body), {}});
-}
-
 }  // namespace
 
 Result<void> handle_completions(Call& call) {
   ServerContext& context = call.context;
   CompletionRequest request = TRY(parse_completion_request(call.request().body, context.limits));
-  auto answer = std::make_shared<CompletionAnswer>();
-  answer->exchange = call.exchange;
-  answer->tokenizer = context.tokenizer();
-  answer->head = make_head(context, request.options, "cmpl-");
-  answer->options = request.options;
-  answer->n = request.sampling.n;
-  answer->stream_interval = context.config.stream_interval;
-  answer->with_logprobs = request.logprobs.has_value();
-
+  const int64_t n = request.sampling.n;
   std::vector<SequenceSpec> specs;
+  std::vector<std::string> echoes;
   const size_t num_prompts = request.prompts.prompts.size();
-  const size_t count = num_prompts * static_cast<size_t>(answer->n);
   for (size_t i = 0; i < num_prompts; ++i) {
     const std::string path =
         request.prompts.batch ? "prompt[" + std::to_string(i) + "]" : std::string("prompt");
@@ -136,9 +92,8 @@ Result<void> handle_completions(Call& call) {
       echo = context.text->tokenizer.decode(prompt, request.sampling.text.skip_special_tokens);
     }
     const uint64_t seed = request.sampling.seed ? *request.sampling.seed : context.make_seed();
-    for (int64_t k = 0; k < answer->n; ++k) {
+    for (int64_t k = 0; k < n; ++k) {
       SequenceSpec spec = TRY(make_spec(context, request.sampling, prompt, path, seed, k));
-      spec.rid = sequence_rid(answer->head, specs.size(), count);
       if (request.logprobs) {
         spec.logprobs.output = true;
         spec.logprobs.top = static_cast<int32_t>(*request.logprobs);
@@ -146,11 +101,13 @@ Result<void> handle_completions(Call& call) {
       }
       spec.extra_key = request.options.extra_key;
       specs.push_back(std::move(spec));
-      answer->echoes.push_back(request.echo ? echo : std::string());
+      echoes.push_back(request.echo ? echo : std::string());
     }
   }
-  answer->shown.resize(count);
-  answer->pace.resize(count);
+  auto answer = std::make_shared<CompletionAnswer>(call, request, std::move(echoes));
+  for (size_t i = 0; i < specs.size(); ++i) {
+    specs[i].rid = sequence_rid(answer->head(), i, specs.size());
+  }
   return run_generation(call, std::move(specs), answer, request.options.stream);
 }
 

@@ -29,7 +29,7 @@ Result<void> handle_tokenize(Call& call) {
   json::object out{
       {"tokens", nullptr}, {"count", nullptr}, {"max_model_len", context.limits.context_length}};
   if (prompt == nullptr) {
-    const TokenIds ids = TRY(encode_chat_prompt(context, TRY(read_chat_prompt(body))));
+    const TokenIds ids = TRY(encode_chat_prompt(context, TRY(read_chat_prompt(body)))).ids;
     out["tokens"] = to_json(ids);
     out["count"] = ids.size();
     respond_json(call, out);
