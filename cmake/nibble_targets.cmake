@@ -1,13 +1,22 @@
-# nibble_library(name SOURCES a.cpp ... DEPS base tensor ... LIBS fmt::fmt ...)
+# nibble_library(name SOURCES a.cpp ... DEPS base tensor ... LIBS fmt::fmt ... PRECOMPILE <boost/json.hpp> ...)
 #   One static library a folder, target nibble_<name>. DEPS are other nibble folders, LIBS third-party targets (private).
 # nibble_isa_source(file flags...) compiles one source with extra instruction-set flags.
-# nibble_test(name SOURCES a_test.cpp ... DEPS base ... LABELS unit)
+# nibble_test(name SOURCES a_test.cpp ... DEPS base ... LABELS unit PRECOMPILE <x> ...)
 #   One test program a folder, nibble_<name>_test, its cases registered with ctest one by one.
 # nibble_fuzz(name SOURCE x_fuzz.cpp DEPS ...)
 include(GoogleTest OPTIONAL)
 
+# nibble_precompile(target sources headers...): the standard ones and these, where it pays.
+function(nibble_precompile target sources)
+  list(LENGTH sources num_sources)
+  if(NIBBLE_PCH AND num_sources GREATER 2)
+    target_precompile_headers(${target} PRIVATE <algorithm> <functional> <map> <memory> <optional> <span> <string>
+      <string_view> <unordered_map> <utility> <vector> <tl/expected.hpp> ${ARGN})
+  endif()
+endfunction()
+
 function(nibble_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;PRECOMPILE" ${ARGN})
   add_library(nibble_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(nibble_${name} PRIVATE nibble_flags)
   target_include_directories(nibble_${name} PUBLIC "${CMAKE_SOURCE_DIR}/src" "${CMAKE_BINARY_DIR}/generated")
@@ -19,6 +28,7 @@ function(nibble_library name)
     # CLI11 under the sanitizers takes 47 s a file; the folder is flags only, so it does without.
     target_compile_options(nibble_${name} PRIVATE -O0 -fno-sanitize=all)
   endif()
+  nibble_precompile(nibble_${name} "${ARG_SOURCES}" ${ARG_PRECOMPILE})
   if(NIBBLE_FUZZ)
     target_compile_options(nibble_${name} PRIVATE -fsanitize=fuzzer-no-link,address,undefined)
   endif()
@@ -26,11 +36,11 @@ endfunction()
 
 function(nibble_isa_source file)
   # The baseline -march comes first on the command line, so these flags win.
-  set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${ARGN}")
+  set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${ARGN}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 function(nibble_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT NIBBLE_TESTS)
     return()
   endif()
@@ -40,6 +50,7 @@ function(nibble_test name)
     target_link_libraries(nibble_${name}_test PRIVATE nibble_${dep})
   endforeach()
   target_link_libraries(nibble_${name}_test PRIVATE ${ARG_LIBS})
+  nibble_precompile(nibble_${name}_test "${ARG_SOURCES}" <gmock/gmock.h> <gtest/gtest.h> ${ARG_PRECOMPILE})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
