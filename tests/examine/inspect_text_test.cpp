@@ -20,6 +20,14 @@ TEST(InspectText, ShowsTheTableAndTheVerdict) {
   EXPECT_THAT(text, HasSubstr("\nservable\n"));
   EXPECT_THAT(text, Not(HasSubstr("error:")));
 
+  EXPECT_THAT(text, Not(HasSubstr("KV cache")));
+  checkpoint::CheckpointEditor with_cache(*test::any_golden_path("llama-nvfp4"));
+  with_cache.config().at("quantization_config").as_object()["kv_cache_quant_algo"] = "NVFP4";
+  with_cache.write();
+  const auto cached = inspect({.directory = with_cache.directory().path()});
+  EXPECT_THAT(to_text(*cached), HasSubstr(", KV cache NVFP4 (bfloat16 is used)\n"));
+  EXPECT_THAT(to_text(*cached), HasSubstr("\nservable\n"));
+
   checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
   editor.remove("model.norm.weight");
   editor.write();
