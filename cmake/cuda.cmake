@@ -14,7 +14,7 @@ endif()
 message(STATUS "nibble: CUDA backends ${NIBBLE_CUDA_ENABLED}")
 
 # 90a is the Hopper feature set (wgmma, TMA); plain 90 lacks both.
-set(NIBBLE_NVCC_FLAGS -std=c++20 -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
+set(NIBBLE_NVCC_FLAGS -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a
   -Xcompiler=-fPIC,-Wall,-Wextra -Werror=all-warnings)
 
 function(nibble_cuda_object variable)

@@ -5,8 +5,8 @@
 // warm replays, then the median of 30 replays over R. Random data. cuBLAS: the better of
 // cublasGemmEx and the first cublasLt heuristic, loaded with dlopen.
 //
-// w4a16_bench [--shapes a,b] [--m 1,8] [--tiles auto,t8,...] [--no-cublas] [--sustained S] [--json
-// FILE]
+// w4a16_bench [--shapes a,b] [--m 1,8] [--tiles auto,t8,...] [--no-cublas] [--dequant] [--pause MS]
+// [--sustained S] [--json FILE]
 
 #include <algorithm>
 #include <chrono>
@@ -36,6 +36,7 @@ using cuda::W4A16Tile;
 struct NamedShape {
   const char* name;
   int64_t n, k;
+  bool layer = true;  // of the twelve; the others are measured when asked for ("all", or by name)
 };
 constexpr NamedShape kShapes[] = {{"q8.qkv", 6144, 4096},
                                   {"q8.o", 4096, 4096},
@@ -47,9 +48,27 @@ constexpr NamedShape kShapes[] = {{"q8.qkv", 6144, 4096},
                                   {"l70.down", 8192, 28672},
                                   {"q30.qkv", 5120, 2048},
                                   {"q30.o", 2048, 4096},
-                                  {"q8.lm_head", 151936, 4096},
                                   {"fi.up", 6656, 19968},
-                                  {"fi.down", 19968, 6656}};
+                                  {"fi.down", 19968, 6656},
+                                  {"q8.lm_head", 151936, 4096, false},
+                                  {"l8.gate_up", 28672, 4096, false},
+                                  {"l8.down", 4096, 14336, false},
+                                  {"q14.qkv", 7168, 5120, false},
+                                  {"q14.o", 5120, 5120, false},
+                                  {"q14.gate_up", 34816, 5120, false},
+                                  {"q14.down", 5120, 17408, false},
+                                  {"q32.qkv", 10240, 5120, false},
+                                  {"q32.o", 5120, 8192, false},
+                                  {"q32.gate_up", 51200, 5120, false},
+                                  {"q32.down", 5120, 25600, false},
+                                  {"q06.qkv", 4096, 1024, false},
+                                  {"q06.o", 1024, 2048, false},
+                                  {"q06.gate_up", 6144, 1024, false},
+                                  {"q06.down", 1024, 3072, false},
+                                  {"smol.qkv", 960, 576, false},
+                                  {"smol.o", 576, 576, false},
+                                  {"smol.gate_up", 3072, 576, false},
+                                  {"smol.down", 576, 1536, false}};
 
 __global__ void __launch_bounds__(512) read_kernel(const uint4* from, int64_t count, uint4* sink) {
   uint4 sum = make_uint4(0, 0, 0, 0);
@@ -219,7 +238,8 @@ struct Blas {
     return true;
   }
 
-  /// y[m, n] = x[m, k] w[n, k]^T, all bf16.
+  /// y[m, n] = x[m, k] w[n, k]^T, all bf16. With `before`, each call is before(i), which writes
+  /// the weights into w, and the product.
   double time(const __nv_bfloat16* x,
               const __nv_bfloat16* w,
               __nv_bfloat16* y,
@@ -228,9 +248,17 @@ struct Blas {
               int64_t k,
               int copies,
               double guess,
-              double sustained) {
+              double sustained,
+              const std::function<void(int)>& before = nullptr) {
     const float one = 1.0f, zero = 0.0f;
     bool ok = true;
+    const auto weights = [&](int i) {
+      if (before != nullptr) {
+        before(i);
+        return w;
+      }
+      return w + i * n * k;
+    };
     auto plain = [&](int i) {
       ok = ok && gemm(handle,
                       CUBLAS_OP_T,
@@ -239,7 +267,7 @@ struct Blas {
                       (int)m,
                       (int)k,
                       &one,
-                      w + i * n * k,
+                      weights(i),
                       CUDA_R_16BF,
                       (int)k,
                       x,
@@ -254,7 +282,8 @@ struct Blas {
     };
     plain(0);
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    double best = time_us(plain, copies, guess, sustained);
+    double best = time_us(plain, copies, guess);
+    std::function<void(int)> better = plain;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulPreference_t preference;
@@ -271,11 +300,11 @@ struct Blas {
     int count = 0;
     if (heuristic(lt, desc, a, b, d, d, preference, 1, found, &count) == CUBLAS_STATUS_SUCCESS &&
         count > 0) {
-      auto with_lt = [&](int i) {
+      const auto with_lt = [&](int i) {
         ok = ok && lt_matmul(lt,
                              desc,
                              &one,
-                             w + i * n * k,
+                             weights(i),
                              a,
                              x,
                              b,
@@ -291,7 +320,14 @@ struct Blas {
       };
       with_lt(0);
       CUDA_CHECK(cudaStreamSynchronize(stream));
-      best = std::min(best, time_us(with_lt, copies, guess, sustained));
+      const double lt_us = time_us(with_lt, copies, guess);
+      if (lt_us < best) {
+        best = lt_us;
+        better = with_lt;
+      }
+    }
+    if (sustained > 0) {
+      best = time_us(better, copies, guess, sustained);
     }
     return ok ? best : -1;
   }
@@ -318,6 +354,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> ms = {
       "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096"};
   bool use_cublas = true;
+  bool use_dequant = false;
   double sustained = 0;
   const char* json = nullptr;
   for (int i = 1; i < argc; ++i) {
@@ -334,6 +371,9 @@ int main(int argc, char** argv) {
     }
     if (flag == "--no-cublas") {
       use_cublas = false;
+    }
+    if (flag == "--dequant") {
+      use_dequant = true;
     }
     if (flag == "--sustained") {
       sustained = std::atof(value);
@@ -358,20 +398,23 @@ int main(int argc, char** argv) {
     }
     bool first = true;
     DeviceArray<uint8_t> sink(64);
-    std::printf("%-12s %5s %-9s %9s %9s %9s %7s %7s %7s %7s\n",
+    std::printf("%-12s %5s %-9s %9s %9s %9s %9s %7s %7s %7s %7s\n",
                 "shape",
                 "m",
                 "tile",
                 "us",
                 "floor",
                 "cublas",
+                "dequant",
                 "read",
                 "TB/s",
                 "TFLOP/s",
                 "x floor");
     for (const NamedShape& shape : kShapes) {
-      if (!names.empty() ? std::find(names.begin(), names.end(), shape.name) == names.end()
-                         : std::strcmp(shape.name, "q8.lm_head") == 0) {
+      const auto named = [&](const char* name) {
+        return std::find(names.begin(), names.end(), name) != names.end();
+      };
+      if (names.empty() ? !shape.layer : !named(shape.name) && !named("all")) {
         continue;
       }
       const int64_t n = shape.n, k = shape.k;
@@ -440,6 +483,29 @@ int main(int argc, char** argv) {
                                 std::max(guess, n * k * 2 / 4.6e6),
                                 sustained);
         }
+        double dequant_us = -1;
+        if (use_cublas && use_dequant && m >= 512) {
+          dequant_us = blas.time(
+              x.get(),
+              wide->get(),
+              y.get(),
+              m,
+              n,
+              k,
+              copies,
+              std::max(guess, n * k * 2 / 2e6),
+              sustained,
+              [&](int i) {
+                cuda::unpack_nvfp4(
+                    packed.get() + i * bytes, multiplier.get(), n, k, wide->get(), stream);
+              });
+        }
+        if (tiles == std::vector<std::string>{"all"}) {
+          tiles.clear();
+          for (int t = 0; t < cuda::kNumW4A16Tiles; ++t) {
+            tiles.push_back(to_string(static_cast<W4A16Tile>(t)));
+          }
+        }
         for (const std::string& tile : tiles) {
           W4A16Plan plan = cuda::plan_w4a16(m, n, k, 132);
           if (tile != "auto") {
@@ -451,7 +517,8 @@ int main(int argc, char** argv) {
               }
             }
             const int64_t token_tiles = cuda::ceil_div(m, plan.tokens);
-            if (!known || (token_tiles > 4 && plan.tokens < 128) || plan.tokens >= m * 4 + 8) {
+            if (!known || (token_tiles > 2 && plan.tokens < 128 && !cuda::is_whole(plan.tile)) ||
+                plan.tokens >= m * 4 + 8) {
               continue;
             }
           }
@@ -476,14 +543,15 @@ int main(int argc, char** argv) {
               guess,
               sustained);
           char label[32];
-          std::snprintf(label, sizeof label, "%s", to_string(plan.tile));
-          std::printf("%-12s %5ld %-11s %9.2f %9.2f %9.2f %7.2f %7.2f %7.0f %7.2f\n",
+          std::snprintf(label, sizeof label, "%s", describe(plan).c_str());
+          std::printf("%-12s %5ld %-11s %9.2f %9.2f %9.2f %9.2f %7.2f %7.2f %7.0f %7.2f\n",
                       shape.name,
                       (long)m,
                       label,
                       us,
                       floor_us,
                       cublas_us,
+                      dequant_us,
                       read_us,
                       moved / us / 1e6,
                       flops / us / 1e6,
@@ -494,7 +562,7 @@ int main(int argc, char** argv) {
                          "%s\n{\"op\": \"gemm\", \"shape\": \"%s\", \"n\": %ld, \"k\": %ld, \"m\": "
                          "%ld, \"threads\": null, "
                          "\"kernel\": \"nvfp4_w4a16_sm90:%s\", \"us\": %.3f, \"floor_us\": %.3f, "
-                         "\"read_us\": %.3f, \"cublas_us\": %.3f, "
+                         "\"read_us\": %.3f, \"cublas_us\": %.3f, \"dequant_us\": %.3f, "
                          "\"gbps\": %.1f, \"tflops\": %.2f, \"sustained_s\": %.2f}",
                          first ? "" : ",",
                          shape.name,
@@ -506,6 +574,7 @@ int main(int argc, char** argv) {
                          floor_us,
                          read_us,
                          cublas_us,
+                         dequant_us,
                          moved / us / 1e3,
                          flops / us / 1e6,
                          sustained);

@@ -4,6 +4,7 @@
 
 #include "ops/attention.h"
 #include "ops/gemm.h"
+#include "ops/gemm_variant.h"
 #include "ops/kernels.h"
 #include "ops/probe.h"
 #include "tensor/device_api.h"
@@ -12,11 +13,15 @@ namespace nibble {
 
 extern const DeviceApi kCudaDeviceApi;
 extern const GemmBackend kNvfp4W4a16Sm90;
+extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
+extern const GemmBackend kGemmBf16CublasLt;
 extern const MachineProbe kCudaProbe;
 
 std::span<const DeviceApi* const> cuda_device_apis();
 std::span<const GemmBackend* const> cuda_gemm_backends();
+std::span<const GemmVariants> cuda_gemm_variants();
+std::string nvfp4_w4a16_sm90_variant(const GemmDesc& desc, int64_t rows);
 std::span<const AttentionBackend* const> cuda_attention_backends();
 std::span<const SmallOps* const> cuda_small_ops();
 std::span<const MachineProbe* const> cuda_probes();
@@ -27,7 +32,15 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 2> kAll{&kNvfp4W4a16Sm90, &kNvfp4DequantCublasLt};
+  static constexpr std::array<const GemmBackend*, 4> kAll{
+      &kNvfp4W4a16Sm90, &kNvfp4W4a4Sm90, &kNvfp4DequantCublasLt, &kGemmBf16CublasLt};
+  return kAll;
+}
+
+std::span<const GemmVariants> cuda_gemm_variants() {
+  static constexpr std::array<GemmVariants, 2> kAll{
+      {{"nvfp4_w4a16_sm90", nvfp4_w4a16_sm90_variant},
+       {"nvfp4_w4a4_sm90", nvfp4_w4a16_sm90_variant}}};
   return kAll;
 }
 

@@ -6,6 +6,7 @@
 
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/nvfp4_pack.h"
+#include "backends/cuda/nvfp4_w4a16_tiles.h"
 
 namespace nibble::cuda {
 
@@ -26,7 +27,7 @@ class Scratch {
 
 }  // namespace
 
-Support supports_nvfp4_w4a16(const GemmDesc& desc) {
+Support supports_nvfp4_sm90(const GemmDesc& desc, QuantMode mode) {
   if (desc.device != Device::Kind::Cuda) {
     return {false, "runs on CUDA only"};
   }
@@ -35,8 +36,8 @@ Support supports_nvfp4_w4a16(const GemmDesc& desc) {
             "needs compute capability 9.0 (Hopper), the device has " +
                 std::to_string(desc.isa / 10) + "." + std::to_string(desc.isa % 10)};
   }
-  if (desc.mode != kW4A16) {
-    return {false, "computes w4a16 only"};
+  if (desc.mode != mode) {
+    return {false, "computes " + to_string(mode) + " only"};
   }
   if (desc.in != DType::BF16 || (desc.out != DType::BF16 && desc.out != DType::F32)) {
     return {false, "takes bf16 and gives bf16 or f32"};
@@ -47,10 +48,21 @@ Support supports_nvfp4_w4a16(const GemmDesc& desc) {
   if (desc.pre_quant_scale) {
     return {false, "has no pre_quant_scale"};
   }
-  if (desc.epilogue == Epilogue::SwiGlu) {
-    return {false, "has no SwiGLU epilogue"};
+  if (desc.epilogue == Epilogue::SwiGlu &&
+      (mode != kW4A16 || desc.num_parts != 2 || desc.part_rows[0] != desc.part_rows[1] ||
+       desc.out != DType::BF16)) {
+    return {false, "fuses SwiGLU with w4a16, two parts of equal rows and bf16 output only"};
   }
   return {true, {}};
+}
+
+int num_multiprocessors(Device device) {
+  int count = 0;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return kMeasuredMultiprocessors;
+  }
+  return count;
 }
 
 void pack_parts(const GemmDesc& desc,
@@ -60,6 +72,7 @@ void pack_parts(const GemmDesc& desc,
                 Stream stream) {
   auto* native = static_cast<cudaStream_t>(stream.native);
   CUDA_CHECK(cudaSetDevice(stream.device.index));
+  const bool in_turn = desc.epilogue == Epilogue::SwiGlu;  // gate and up, row by row
   int64_t row = 0;
   for (const LinearPart& part : parts) {
     const int64_t n = part.weight.shape[0];
@@ -79,11 +92,12 @@ void pack_parts(const GemmDesc& desc,
                              .n = n,
                              .k = desc.k,
                              .global_scale = *part.weight_scale_2.as<float>()};
-    pack_nvfp4(source, row, desc.n, packed.data, row_multiplier.as<float>(), native);
+    pack_nvfp4(
+        source, row, desc.n, packed.data, row_multiplier.as<float>(), native, in_turn ? 2 : 1);
     CUDA_CHECK(cudaStreamSynchronize(native));  // the scratch goes away
-    row += n;
+    row += in_turn ? 1 : n;
   }
-  CHECK(row == desc.n, "parts have ", row, " rows, the matrix ", desc.n);
+  CHECK(in_turn || row == desc.n, "parts have ", row, " rows, the matrix ", desc.n);
 }
 
 }  // namespace nibble::cuda

@@ -7,7 +7,11 @@
 
 namespace nibble::cuda {
 
-Support supports_nvfp4_w4a16(const GemmDesc& desc);
+// Of the Hopper kernels and what shares their packed matrix.
+Support supports_nvfp4_sm90(const GemmDesc& desc, QuantMode mode);
+
+// Of the device, or of an H200 where there is none (to say what it would do).
+int num_multiprocessors(Device device);
 
 // Host parts into the packed matrix and its row multipliers; done when it returns.
 void pack_parts(const GemmDesc& desc,

@@ -1,5 +1,7 @@
-// nvfp4_w4a16_sm90 as a GEMM backend: slots, packing and dispatch. The kernel is in
+// nvfp4_w4a16_sm90 as a GEMM backend: slots, packing and dispatch. With Epilogue::SwiGlu the two
+// parts are packed row by row in turn and y is [m, n / 2]. The kernel is in
 // nvfp4_w4a16_sm90.cuh, its plans in nvfp4_w4a16_plan.cpp.
+#include <string>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -40,14 +42,10 @@ void pack(const GemmDesc& desc,
                              static_cast<cudaStream_t>(stream.native)));
 }
 
+Support supports(const GemmDesc& desc) { return supports_nvfp4_sm90(desc, kW4A16); }
+
 size_t workspace_bytes(const GemmDesc& desc, int64_t max_rows) {
   return static_cast<size_t>(w4a16_workspace_bytes(max_rows, desc.n, desc.k));
-}
-
-int num_multiprocessors(Device device) {
-  int count = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index));
-  return count;
 }
 
 void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
@@ -67,6 +65,7 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
       .ldy = args.y.stride[0],
       .ldr = args.residual.empty() ? args.y.stride[0] : args.residual.stride[0],
       .y_is_f32 = args.y.dtype == DType::F32,
+      .swiglu = desc.epilogue == Epilogue::SwiGlu,
   };
   if (call.m == 0) {
     return;
@@ -82,12 +81,17 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
 
 }  // namespace
 
+std::string nvfp4_w4a16_sm90_variant(const GemmDesc& desc, int64_t rows);
+std::string nvfp4_w4a16_sm90_variant(const GemmDesc& desc, int64_t rows) {
+  return describe(plan_w4a16(rows, desc.n, desc.k, num_multiprocessors({Device::Kind::Cuda, 0})));
+}
+
 extern const GemmBackend kNvfp4W4a16Sm90;
 const GemmBackend kNvfp4W4a16Sm90{
     .name = "nvfp4_w4a16_sm90",
     .family = "sm90",
     .opt_in = false,
-    .supports = supports_nvfp4_w4a16,
+    .supports = supports,
     .packed_layout = packed_layout,
     .pack = pack,
     .workspace_bytes = workspace_bytes,

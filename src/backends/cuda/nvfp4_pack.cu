@@ -18,6 +18,7 @@ struct PackParams {
   int64_t first_row;  // of the part
   int64_t end_row;    // first row that this call does not write
   int64_t part_rows;
+  int64_t row_step;
   int64_t k;
   int64_t k_blocks;
   float multiplier;
@@ -45,8 +46,11 @@ __global__ void pack_kernel(const PackParams p) {
     if (row < p.first_row || row >= p.end_row) {
       continue;
     }
-    const int64_t source = row - p.first_row;
+    const int64_t source = (row - p.first_row) / p.row_step;
     const bool real = source < p.part_rows;
+    if (real && (row - p.first_row) % p.row_step != 0) {
+      continue;  // another part's
+    }
     for (int step = 0; step < 4; ++step) {
       const int64_t column = k_block * kRecordColumns + step * 16;
       uint32_t word = 0;
@@ -92,37 +96,49 @@ struct UnpackParams {
   int64_t n, k, k_blocks;
 };
 
-__global__ void unpack_kernel(const UnpackParams p) {
+constexpr int kUnpackStride = kRecordColumns + 8;  // bf16; keeps the rows of a warp in other banks
+
+/// One block a record: decoded into shared memory, then written in whole lines of 128 bytes.
+__global__ void __launch_bounds__(128) unpack_kernel(const UnpackParams p) {
+  __shared__ __align__(16) __nv_bfloat16 tile[kRecordRows * kUnpackStride];
   const int64_t k_block = blockIdx.x % p.k_blocks;
   const int64_t row_block = blockIdx.x / p.k_blocks;
   const uint8_t* record = p.packed + record_offset(row_block, k_block, p.k_blocks);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const uint4 words = *reinterpret_cast<const uint4*>(record + warp * 512 + lane * 16);
-  const uint2 scales =
-      *reinterpret_cast<const uint2*>(record + kRecordCodeBytes + warp * 64 + (lane / 4) * 8);
-  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-  const uint32_t bias = scale_bias();
-  const uint32_t expanded[4] = {expand_scales<0>(scales.x, bias),
-                                expand_scales<1>(scales.x, bias),
-                                expand_scales<0>(scales.y, bias),
-                                expand_scales<1>(scales.y, bias)};
+  const PackedLane packed = {
+      __ldcs(reinterpret_cast<const uint4*>(record + warp * 512 + lane * 16)),
+      *reinterpret_cast<const uint2*>(record + kRecordCodeBytes + warp * 64 + (lane / 4) * 8)};
+  uint32_t fragments[4][4];
+  decode_lane(packed, scale_bias(), fragments);
+  float multiplier[2] = {kRowMultiplier, kRowMultiplier};
+#pragma unroll
+  for (int half = 0; half < 2 && p.row_multiplier != nullptr; ++half) {
+    // Padded to whole tiles, so rows past the end may be read.
+    multiplier[half] = p.row_multiplier[row_block * kRecordRows + record_row(warp, lane, half)];
+  }
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    uint32_t fragment[4];
-    decode_word(word[step], expanded[step], fragment);
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
-      const int64_t row = row_block * kRecordRows + record_row(warp, lane, reg % 2);
-      const int64_t column = k_block * kRecordColumns + step * 16 + (lane % 4) * 2 + (reg / 2) * 8;
-      if (row < p.n && column < p.k) {
-        const float multiplier =
-            p.row_multiplier != nullptr ? p.row_multiplier[row] : kRowMultiplier;
-        const __nv_bfloat162 pair = *reinterpret_cast<const __nv_bfloat162*>(&fragment[reg]);
-        const __nv_bfloat162 scaled = __floats2bfloat162_rn(__bfloat162float(pair.x) * multiplier,
-                                                            __bfloat162float(pair.y) * multiplier);
-        *reinterpret_cast<__nv_bfloat162*>(p.out + row * p.k + column) = scaled;
-      }
+      const int row = record_row(warp, lane, reg % 2);
+      const int column = step * 16 + (lane % 4) * 2 + (reg / 2) * 8;
+      const float by = multiplier[reg % 2];
+      const __nv_bfloat162 pair = *reinterpret_cast<const __nv_bfloat162*>(&fragments[step][reg]);
+      *reinterpret_cast<__nv_bfloat162*>(tile + row * kUnpackStride + column) =
+          __floats2bfloat162_rn(__bfloat162float(pair.x) * by, __bfloat162float(pair.y) * by);
+    }
+  }
+  __syncthreads();
+  const int64_t columns = min(static_cast<int64_t>(kRecordColumns), p.k - k_block * kRecordColumns);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = i * 16 + static_cast<int>(threadIdx.x) / 8;
+    const int column = static_cast<int>(threadIdx.x) % 8 * 8;
+    const int64_t out_row = row_block * kRecordRows + row;
+    if (out_row < p.n && column < columns) {  // k is a multiple of 16
+      *reinterpret_cast<uint4*>(p.out + out_row * p.k + k_block * kRecordColumns + column) =
+          *reinterpret_cast<const uint4*>(tile + row * kUnpackStride + column);
     }
   }
 }
@@ -134,16 +150,19 @@ void pack_nvfp4(const Nvfp4Source& part,
                 int64_t n,
                 void* packed,
                 float* row_multiplier,
-                CUstream_st* stream) {
+                CUstream_st* stream,
+                int64_t row_step) {
   CHECK(part.k % 16 == 0, "k must be a multiple of 16, got ", part.k);
-  CHECK(first_row + part.n <= n, "part past the end of the matrix");
+  const int64_t end_row = first_row + (part.n - 1) * row_step + 1;
+  CHECK(end_row <= n, "part past the end of the matrix");
   PackParams p{};
   p.codes = part.codes;
   p.scales = part.scales;
   p.packed = static_cast<uint8_t*>(packed);
   p.row_multiplier = row_multiplier;
   p.first_row = first_row;
-  p.end_row = first_row + part.n == n ? padded_rows(n) : first_row + part.n;
+  p.end_row = end_row == n ? padded_rows(n) : end_row;
+  p.row_step = row_step;
   p.part_rows = part.n;
   p.k = part.k;
   p.k_blocks = k_blocks_of(part.k);

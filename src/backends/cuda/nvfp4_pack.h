@@ -19,13 +19,15 @@ struct Nvfp4Source {
 
 /// Writes the rows [first_row, first_row + part.n) of a packed matrix of n rows (all parts
 /// together): codes and scales into `packed`, global scale * 2^7 into row_multiplier. Padding rows
-/// and columns are written (as zeros) by the call for the last part.
+/// and columns are written (as zeros) by the call for the last part. With a row_step the part's
+/// rows are first_row, first_row + row_step, ...: gate and up in turn.
 void pack_nvfp4(const Nvfp4Source& part,
                 int64_t first_row,
                 int64_t n,
                 void* packed,
                 float* row_multiplier,
-                CUstream_st* stream);
+                CUstream_st* stream,
+                int64_t row_step = 1);
 
 /// out[n, k] bf16 (row stride k) = value * block scale, exactly; times the global scale, rounded,
 /// when row_multiplier is given.

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <string>
 
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "backends/cuda/nvfp4_w4a16_tiles.h"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -18,7 +21,11 @@ constexpr int kMinUnitBlocks = 8;  // K64 blocks: below, adding up costs more th
 constexpr int kMaxSharedTokenTiles = 8;
 constexpr int kMaxSharedRows = 512;
 
-constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128};
+constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128, 32, 64, 64};
+
+// The same cuts in every tile are worth a tenth of the blocks: pieces are fewer and no block works
+// for two tiles (6144 x 4096, 8 rows: 9.4 us with 264 units, 7.7 with 240).
+constexpr int64_t kEvenPercent = 90;
 
 }  // namespace
 
@@ -32,7 +39,7 @@ W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
   cuts.units = static_cast<int>(most);
   // Nearly as many units with the same cuts in every tile: fewer pieces, no slivers.
   const int64_t even = most / cuts.row_tiles * cuts.row_tiles;
-  if (even * 100 >= most * 93) {
+  if (even * 100 >= most * kEvenPercent) {
     cuts.units = static_cast<int>(even);
   }
   return cuts;
@@ -40,7 +47,7 @@ W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
 
 const char* to_string(W4A16Tile tile) {
   static constexpr std::array<const char*, kNumW4A16Tiles> kNames = {
-      "t8", "t16", "t32", "t64", "t128", "t128w"};
+      "t8", "t16", "t32", "t64", "t128", "t128w", "t32s", "t64s", "t64w"};
   return kNames[static_cast<size_t>(tile)];
 }
 
@@ -51,7 +58,7 @@ bool plan_w4a16_as(
   plan->tokens = kTokens[static_cast<size_t>(tile)];
   const int64_t token_tiles = ceil_div(m, plan->tokens);
   const W4A16Cuts cuts = w4a16_cuts(n, k);
-  if (tile == W4A16Tile::Tokens128Whole) {
+  if (is_whole(tile)) {
     plan->token_group = static_cast<int>(std::min<int64_t>(token_tiles, 8));
   } else {
     if (token_tiles > kMaxSharedTokenTiles || token_tiles * plan->tokens > kMaxSharedRows) {
@@ -63,36 +70,106 @@ bool plan_w4a16_as(
           static_cast<int>(std::max<int64_t>(1, ceil_div(cuts.units, multiprocessors)));
     }
     const int64_t blocks = ceil_div(cuts.units, plan->units_per_block);
+    if ((tile == W4A16Tile::Tokens32Slices || tile == W4A16Tile::Tokens64Slices) &&
+        blocks * token_tiles > 2 * multiprocessors) {
+      return false;  // blocks wait for each other here too, and two fit on a multiprocessor
+    }
     plan->workspace_bytes = token_tiles * (cuts.units + blocks) * kTileRows * plan->tokens * 4;
   }
   return m >= 1 && n >= 1 && k >= 8 && k % 8 == 0;
 }
 
-W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors) {
-  W4A16Tile tile = W4A16Tile::Tokens128Whole;
+namespace {
+
+// Microseconds on an H200 (docs/benchmarks.md): whole tiles leave multiprocessors idle in the last
+// wave, sharing costs an exchange of partial sums a token tile.
+double whole_us(const W4A16Cuts& cuts, int64_t token_tiles, int multiprocessors) {
+  const auto waves = static_cast<double>(ceil_div(cuts.row_tiles * token_tiles, multiprocessors));
+  return waves * (0.38 * cuts.k_blocks + 2);
+}
+
+double shared_us(const W4A16Cuts& cuts, int64_t token_tiles, int multiprocessors) {
+  return static_cast<double>(token_tiles) *
+         (0.34 * static_cast<double>(ceil_div(cuts.total(), multiprocessors)) + 8);
+}
+
+W4A16Tile tile_by_rule(int64_t m, const W4A16Cuts& cuts, int multiprocessors) {
   if (m <= 8) {
-    tile = W4A16Tile::Tokens8;
-  } else if (m <= 16) {
-    tile = W4A16Tile::Tokens16;
-  } else if (m <= 32) {
-    tile = W4A16Tile::Tokens32;
-  } else if (m <= 64) {
-    tile = W4A16Tile::Tokens64;
-  } else if (m <= kMaxSharedRows) {
-    // Microseconds on an H200 (docs/benchmarks.md): whole tiles leave SMs idle in the last wave,
-    // sharing costs an exchange of partial sums a token tile.
-    const W4A16Cuts cuts = w4a16_cuts(n, k);
-    const auto token_tiles = static_cast<double>(ceil_div(m, 128));
-    const auto waves =
-        static_cast<double>(ceil_div(cuts.row_tiles * ceil_div(m, 128), multiprocessors));
-    const double whole = waves * (0.38 * cuts.k_blocks + 2);
-    const double shared =
-        token_tiles * (0.363 * static_cast<double>(ceil_div(cuts.total(), multiprocessors)) + 9.5);
-    tile = shared < whole ? W4A16Tile::Tokens128 : W4A16Tile::Tokens128Whole;
+    return W4A16Tile::Tokens8;
   }
+  if (m <= 16) {
+    return W4A16Tile::Tokens16;
+  }
+  if (m <= 32) {
+    return W4A16Tile::Tokens32;
+  }
+  if (m <= 64) {
+    // All blocks of a tile add its parts, if all blocks of the launch are resident at once.
+    return cuts.units <= 2 * multiprocessors ? W4A16Tile::Tokens64Slices : W4A16Tile::Tokens64;
+  }
+  const int64_t token_tiles = ceil_div(m, 128);
+  return m <= kMaxSharedRows && shared_us(cuts, token_tiles, multiprocessors) <
+                                    whole_us(cuts, token_tiles, multiprocessors)
+             ? W4A16Tile::Tokens128
+             : W4A16Tile::Tokens128Whole;
+}
+
+// Where the last wave of whole tiles is thin, the last rows are cheaper as shared tiles. Rows of
+// the first launch, or 0.
+int64_t whole_rows_of(int64_t m, const W4A16Cuts& cuts, int multiprocessors) {
+  const int64_t token_tiles = ceil_div(m, 128);
+  double best = whole_us(cuts, token_tiles, multiprocessors);
+  if (token_tiles <= kMaxSharedRows / 128) {
+    best = std::min(best, shared_us(cuts, token_tiles, multiprocessors));
+  }
+  best *= 0.96;  // a second launch must be worth it
+  int64_t rows = 0;
+  for (int64_t shared = 1; shared <= 2 && shared < token_tiles; ++shared) {
+    const double us = whole_us(cuts, token_tiles - shared, multiprocessors) +
+                      shared_us(cuts, shared, multiprocessors);
+    if (us < best) {
+      best = us;
+      rows = (token_tiles - shared) * 128;
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::optional<W4A16Tile> measured_tile(int64_t m, int64_t n, int64_t k) {
+  if (m < 1 || m > kMeasuredRows.back()) {
+    return std::nullopt;
+  }
+  for (const W4A16MeasuredTiles& row : h200_tiles()) {
+    if (row.n == n && row.k == k) {
+      const auto column = std::lower_bound(kMeasuredRows.begin(), kMeasuredRows.end(), m);
+      return row.tiles[static_cast<size_t>(column - kMeasuredRows.begin())];
+    }
+  }
+  return std::nullopt;
+}
+
+W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors) {
+  const W4A16Cuts cuts = w4a16_cuts(n, k);
   W4A16Plan plan;
-  plan_w4a16_as(tile, m, n, k, multiprocessors, &plan);
+  const int64_t whole_rows = m > 128 ? whole_rows_of(m, cuts, multiprocessors) : 0;
+  const std::optional<W4A16Tile> measured =
+      multiprocessors == kMeasuredMultiprocessors ? measured_tile(m, n, k) : std::nullopt;
+  if (whole_rows > 0) {
+    plan_w4a16_as(W4A16Tile::Tokens128, m - whole_rows, n, k, multiprocessors, &plan);
+    plan.whole_rows = whole_rows;
+    return plan;
+  }
+  if (!measured || !plan_w4a16_as(*measured, m, n, k, multiprocessors, &plan)) {
+    plan_w4a16_as(tile_by_rule(m, cuts, multiprocessors), m, n, k, multiprocessors, &plan);
+  }
   return plan;
+}
+
+std::string describe(const W4A16Plan& plan) {
+  return (plan.whole_rows > 0 ? "t128w " + std::to_string(plan.whole_rows) + " + " : "") +
+         to_string(plan.tile);
 }
 
 int64_t w4a16_workspace_bytes(int64_t max_rows, int64_t n, int64_t k) {

@@ -1,137 +1,7 @@
-// Instantiations and launch of nvfp4_w4a16_sm90; the kernel is in nvfp4_w4a16_sm90.cuh.
-#include <algorithm>
-#include <atomic>
-
-#include <cuda.h>
-#include <cudaTypedefs.h>
-#include <cuda_runtime.h>
-
-#include "backends/cuda/cuda_check.h"
-#include "backends/cuda/nvfp4_w4a16_sm90.cuh"
-#include "backends/cuda/nvfp4_w4a16_sm90.h"
-#include "base/check.h"
+// nvfp4_w4a16_sm90: entry and the kernels of plain output; the kernel is in nvfp4_w4a16_sm90.cuh.
+#include "backends/cuda/nvfp4_w4a16_launch.cuh"
 
 namespace nibble::cuda {
-namespace {
-
-/// The driver's tensor-map encoder; the runtime library hands it out, so nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncoder;
-}
-
-/// x [m, k] bf16 in boxes of 64 columns, tokens rows and blocks K64 blocks, 128-byte swizzle, zeros
-/// past the edges. k / 64 is a dimension of its own; where 64 does not divide k, all columns are
-/// one dimension (a box must not run on into the next row) and blocks is 1.
-CUtensorMap token_map(const W4A16Args& args, int tokens, int blocks) {
-  CUtensorMap map;
-  const bool whole = args.k % kRecordColumns == 0;
-  CHECK(whole || blocks == 1, "several K blocks a box need k to be a multiple of 64");
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(whole ? kRecordColumns : args.k),
-                               static_cast<cuuint64_t>(args.m),
-                               static_cast<cuuint64_t>(whole ? args.k / kRecordColumns : 1)};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(args.ldx) * 2, kRecordColumns * 2};
-  const cuuint32_t box[3] = {
-      kRecordColumns, static_cast<cuuint32_t>(tokens), static_cast<cuuint32_t>(blocks)};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result = tensor_map_encoder()(&map,
-                                               CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                               3,
-                                               const_cast<void*>(args.x),
-                                               sizes,
-                                               strides,
-                                               box,
-                                               steps,
-                                               CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                               CU_TENSOR_MAP_SWIZZLE_128B,
-                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(result == CUDA_SUCCESS,
-        "tensor map of x refused: m ",
-        args.m,
-        ", k ",
-        args.k,
-        ", ldx ",
-        args.ldx);
-  return map;
-}
-
-int multiprocessors() {
-  static const int kCount = [] {
-    int device = 0;
-    int count = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-  }();
-  return kCount;
-}
-
-template <class Config>
-void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
-  const auto kernel = nvfp4_w4a16_sm90<Config>;
-  static const bool kReady = [&] {
-    CUDA_CHECK(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes));
-    return true;
-  }();
-  (void)kReady;
-
-  W4A16Params params{};
-  params.whole_blocks = args.k % kRecordColumns == 0;
-  params.x_map = token_map(args, Config::kTokens, params.whole_blocks ? Config::kBlocks : 1);
-  params.packed = static_cast<const uint8_t*>(args.packed);
-  params.row_multiplier = args.row_multiplier;
-  params.y = args.y;
-  params.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  params.residual = static_cast<const __nv_bfloat16*>(args.residual);
-  params.workspace = static_cast<uint8_t*>(args.workspace);
-  params.counters = args.counters;
-  params.ldy = args.ldy;
-  params.ldr = args.ldr;
-  params.m = static_cast<int>(args.m);
-  params.n = static_cast<int>(args.n);
-  params.cuts = w4a16_cuts(args.n, args.k);
-  params.units_per_block = plan.units_per_block;
-  params.token_tiles = static_cast<int>(ceil_div(args.m, Config::kTokens));
-  params.token_group = plan.token_group;
-  params.whole_tiles = plan.tile == W4A16Tile::Tokens128Whole;
-  params.weight_policy = params.token_tiles == 1 ? kEvictFirst : kEvictNormal;
-  params.y_is_f32 = args.y_is_f32;
-  params.pairs_aligned = args.n % 2 == 0 && args.ldy % 2 == 0 && args.ldr % 2 == 0;
-
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.blockDim = dim3(Config::kThreads);
-  config.dynamicSmemBytes = Config::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = args.overlap ? 1 : 0;
-  if (params.whole_tiles) {
-    const int tiles = params.cuts.row_tiles * params.token_tiles;
-    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, multiprocessors())));
-  } else {
-    const auto blocks = static_cast<unsigned>(ceil_div(params.cuts.units, plan.units_per_block));
-    // Large tiles take token tiles in turn: a second set of blocks would not be resident.
-    config.gridDim = dim3(blocks, Config::kSerial ? 1 : static_cast<unsigned>(params.token_tiles));
-    CHECK(!Config::kSlices || config.gridDim.x * config.gridDim.y <=
-                                  static_cast<unsigned>(Config::kMinBlocks * multiprocessors()),
-          "blocks that wait for each other do not fit on the device: ",
-          blocks);
-  }
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
-}
-
-}  // namespace
 
 void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream) {
   CHECK(args.k % 8 == 0 && args.ldx % 8 == 0, "x rows must be a multiple of 16 bytes");
@@ -143,19 +13,45 @@ void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st
   if (args.m == 0 || args.n == 0) {
     return;
   }
-  switch (plan.tile) {
-    case W4A16Tile::Tokens8:
-      return launch<W4A16Tokens8>(plan, args, stream);
-    case W4A16Tile::Tokens16:
-      return launch<W4A16Tokens16>(plan, args, stream);
-    case W4A16Tile::Tokens32:
-      return launch<W4A16Tokens32>(plan, args, stream);
-    case W4A16Tile::Tokens64:
-      return launch<W4A16Tokens64>(plan, args, stream);
-    case W4A16Tile::Tokens128:
-    case W4A16Tile::Tokens128Whole:
-      return launch<W4A16Tokens128>(plan, args, stream);
+  if (plan.whole_rows > 0) {
+    W4A16Plan whole;
+    CHECK(plan.whole_rows < args.m && plan_w4a16_as(W4A16Tile::Tokens128Whole,
+                                                    plan.whole_rows,
+                                                    args.n,
+                                                    args.k,
+                                                    multiprocessors(),
+                                                    &whole),
+          "whole tiles for ",
+          plan.whole_rows,
+          " rows");
+    W4A16Args first = args;
+    first.m = plan.whole_rows;
+    launch_w4a16_sm90(whole, first, stream);
+    W4A16Plan last = plan;
+    last.whole_rows = 0;
+    W4A16Args rest = args;
+    const int64_t size = args.y_is_f32 ? 4 : 2;
+    rest.m -= plan.whole_rows;
+    rest.x = static_cast<const uint8_t*>(args.x) + plan.whole_rows * args.ldx * 2;
+    rest.y = static_cast<uint8_t*>(args.y) + plan.whole_rows * args.ldy * size;
+    if (args.residual != nullptr) {
+      rest.residual = static_cast<const uint8_t*>(args.residual) + plan.whole_rows * args.ldr * 2;
+    }
+    if (args.token_multiplier != nullptr) {
+      rest.token_multiplier += plan.whole_rows;
+    }
+    return launch_w4a16_sm90(last, rest, stream);
   }
+  if (args.swiglu) {
+    CHECK(args.n % 2 == 0 && !args.y_is_f32 && args.residual == nullptr &&
+              args.token_multiplier == nullptr,
+          "swiglu takes pairs of rows and gives bf16");
+    return launch_w4a16_sm90_swiglu(plan, args, stream);
+  }
+  if (args.token_multiplier != nullptr) {
+    return launch_w4a16_sm90_scaled(plan, args, stream);
+  }
+  launch_tile<W4A16Output::Plain>(plan, args, stream);
 }
 
 }  // namespace nibble::cuda

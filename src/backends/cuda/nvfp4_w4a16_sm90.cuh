@@ -32,38 +32,20 @@
 #include "backends/cuda/device/wgmma.cuh"
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
+#include "backends/cuda/nvfp4_w4a16_store.cuh"
 
 namespace nibble::cuda {
-
-struct W4A16Params {
-  CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
-  const uint8_t* packed;
-  const float* row_multiplier;
-  void* y;
-  const __nv_bfloat16* bias;
-  const __nv_bfloat16* residual;
-  uint8_t* workspace;  // partial sums, slots of 512 * kTokens bytes
-  uint32_t* counters;  // [token_tiles, row_tiles], zero between kernels
-  int64_t ldy, ldr;
-  int m, n;
-  W4A16Cuts cuts;
-  int units_per_block;
-  int token_tiles;
-  int token_group;
-  bool whole_tiles;
-  bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
-  bool y_is_f32;
-  bool pairs_aligned;  // n, ldy and ldr even: two features are stored at once
-  uint64_t weight_policy;
-};
 
 template <int kTokens_,
           int kStages_,
           int kBlocks_,
           int kMinBlocks_,
           bool kSerial_,
-          int kConsumerRegisters_>
+          bool kSlices_,
+          int kConsumerRegisters_,
+          W4A16Output kOutput_>
 struct W4A16Config {
+  static constexpr W4A16Output kOutput = kOutput_;
   static constexpr int kTokens = kTokens_;
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;        // K64 blocks a stage
@@ -71,13 +53,22 @@ struct W4A16Config {
   static constexpr bool kSerial = kSerial_;
   static constexpr bool kWarpMma = kTokens <= 16;
   // K16 steps a group of products: a whole K64 block, or half of one where registers are short.
-  static constexpr int kSteps = kTokens == 32 || kTokens == 64 ? 2 : 4;
+  static constexpr int kSteps = !kSerial_ && (kTokens == 32 || kTokens == 64) ? 2 : 4;
   static constexpr int kConsumers = 256;
-  // Parts of a tile are added in slices by all of its blocks, where all blocks are resident at
-  // once; by the last one to arrive otherwise, and always where a part is small.
-  static constexpr bool kSlices = kTokens >= 128;
+  // Who frees a stage: every lane for itself, or one for its warp after __syncwarp(). Measured: the
+  // first takes 7 to 17 % less with 32 tokens, 3 to 5 % less with 64, the second 2 % less with
+  // whole tiles of 128. compute-sanitizer's racecheck does not follow a barrier through
+  // __syncwarp() and reports the second; a checked build has the first everywhere and is clean.
+#if defined(NIBBLE_CHECKED_BARRIERS)
+  static constexpr bool kEveryLaneArrives = true;
+#else
+  static constexpr bool kEveryLaneArrives = !kSerial;
+#endif
+  // Parts of a tile are added in slices by all of its blocks, which must be resident at once; or by
+  // the last one to arrive. Slices pay where matrices are small and parts large.
+  static constexpr bool kSlices = kSlices_;
   // But where at most so many blocks share a tile, the first one adds what the others bring.
-  static constexpr int kOwnerBlocks = 3;
+  static constexpr int kOwnerBlocks = kSerial ? 3 : 0;
   // Where the consumers need more registers than an even share, the producers are a whole warpgroup
   // that hands its own over (setmaxnreg); elsewhere they are two warps.
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
@@ -94,8 +85,9 @@ struct W4A16Config {
   static constexpr int kAccumulators = kTokens / 2;  // of a thread
   static constexpr int kChunks = kTokens / 8;        // of four accumulators, 8 tokens
   // Chunks and parts that are loaded at a time when parts are added; bounded by registers.
-  static constexpr int kReduceWidth = kChunks < 4 ? kChunks : 4;
-  static constexpr int kReduceDepth = 8 / kReduceWidth;
+  static constexpr bool kSmallSlices = kSlices && !kSerial;  // a chunk or two a block
+  static constexpr int kReduceWidth = kSmallSlices ? 1 : kChunks < 4 ? kChunks : 4;
+  static constexpr int kReduceDepth = kSmallSlices ? 4 : 8 / kReduceWidth;
 };
 
 /// A run of K64 blocks of one tile.
@@ -184,106 +176,6 @@ struct W4A16Sharing {
   }
 };
 
-__device__ __forceinline__ float bf16_to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
-
-/// Where a thread's four accumulators of an 8-token chunk go: two features of two tokens.
-struct W4A16Output {
-  int feature;  // first of two
-  float multiplier[2];
-  float bias[2];
-
-  __device__ __forceinline__ void load(const W4A16Params& p, int row) {
-    feature = row;
-    multiplier[0] = __ldg(p.row_multiplier + row);  // padded to whole tiles
-    multiplier[1] = __ldg(p.row_multiplier + row + 1);
-    bias[0] = p.bias != nullptr && row < p.n ? bf16_to_float(p.bias[row]) : 0.0f;
-    bias[1] = p.bias != nullptr && row + 1 < p.n ? bf16_to_float(p.bias[row + 1]) : 0.0f;
-  }
-
-  __device__ __forceinline__ void store_pair(const W4A16Params& p,
-                                             int token,
-                                             float v0,
-                                             float v1) const {
-    if (token >= p.m || feature >= p.n) {
-      return;
-    }
-    v0 = v0 * multiplier[0] + bias[0];
-    v1 = v1 * multiplier[1] + bias[1];
-    const int64_t at = token * p.ldy + feature;
-    if (p.pairs_aligned) {
-      if (p.residual != nullptr) {
-        const __nv_bfloat162 r =
-            *reinterpret_cast<const __nv_bfloat162*>(p.residual + token * p.ldr + feature);
-        v0 += bf16_to_float(r.x);
-        v1 += bf16_to_float(r.y);
-      }
-      if (p.y_is_f32) {
-        *reinterpret_cast<float2*>(static_cast<float*>(p.y) + at) = make_float2(v0, v1);
-      } else {
-        *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p.y) + at) =
-            __floats2bfloat162_rn(v0, v1);
-      }
-      return;
-    }
-    const int count = min(2, p.n - feature);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (i < count) {
-        float v = i == 0 ? v0 : v1;
-        if (p.residual != nullptr) {
-          v += bf16_to_float(p.residual[token * p.ldr + feature + i]);
-        }
-        if (p.y_is_f32) {
-          static_cast<float*>(p.y)[at + i] = v;
-        } else {
-          static_cast<__nv_bfloat16*>(p.y)[at + i] = __float2bfloat16_rn(v);
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void store(
-      const W4A16Params& p, int token, float a, float b, float c, float d) const {
-    store_pair(p, token, a, c);
-    store_pair(p, token + 1, b, d);
-  }
-
-  /// Whether the row tile needs none of the questions that store() asks for each pair.
-  __device__ __forceinline__ static bool plain(const W4A16Params& p, int row_tile) {
-    return p.pairs_aligned && !p.y_is_f32 && p.residual == nullptr &&
-           (row_tile + 1) * kTileRows <= p.n;
-  }
-
-  __device__ __forceinline__ void store_plain(const W4A16Params& p,
-                                              int token,
-                                              const float4& v) const {
-    __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.y) + token * p.ldy + feature;
-    if (token < p.m) {
-      *reinterpret_cast<__nv_bfloat162*>(to) =
-          __floats2bfloat162_rn(v.x * multiplier[0] + bias[0], v.z * multiplier[1] + bias[1]);
-    }
-    if (token + 1 < p.m) {
-      *reinterpret_cast<__nv_bfloat162*>(to + p.ldy) =
-          __floats2bfloat162_rn(v.y * multiplier[0] + bias[0], v.w * multiplier[1] + bias[1]);
-    }
-  }
-
-  /// All chunks of a plain tile with all of its tokens.
-  template <int kChunks>
-  __device__ __forceinline__ void store_all(const W4A16Params& p, int token, const float* v) const {
-    __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.y) + token * p.ldy + feature;
-#pragma unroll
-    for (int j = 0; j < kChunks; ++j) {
-      const float* c = v + 4 * j;
-      *reinterpret_cast<__nv_bfloat162*>(to) =
-          __floats2bfloat162_rn(c[0] * multiplier[0] + bias[0], c[2] * multiplier[1] + bias[1]);
-      *reinterpret_cast<__nv_bfloat162*>(to + p.ldy) =
-          __floats2bfloat162_rn(c[1] * multiplier[0] + bias[0], c[3] * multiplier[1] + bias[1]);
-      to += 8 * p.ldy;
-    }
-  }
-};
-
 /// Position in the ring of stages.
 template <int kStages>
 struct RingPosition {
@@ -339,10 +231,10 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
                                              int step) {
   constexpr int kWidth = Config::kReduceWidth;
   constexpr int kDepth = Config::kReduceDepth;
-  W4A16Output output;
+  W4A16Store<Config::kOutput> output;
   output.load(p, row_tile * kTileRows + first_row(thread));
   const int token0 = token_tile * Config::kTokens + thread % 4 * 2;
-  const bool plain = W4A16Output::plain(p, row_tile);
+  const bool plain = W4A16Store<Config::kOutput>::plain(p, row_tile);
 #pragma unroll 1
   for (int j0 = first; j0 < Config::kChunks; j0 += kWidth * step) {
     float4 sum[kWidth];
@@ -441,8 +333,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
       __trap();  // the swizzle and the descriptors assume it
     }
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(full + i * 8, 2);   // the two producers
-      barrier_init(empty + i * 8, 8);  // the consumers' warps
+      barrier_init(full + i * 8, 2);  // the two producers
+      barrier_init(empty + i * 8, Config::kEveryLaneArrives ? Config::kConsumers : 8);
     }
     barrier_init_fence();
   }
@@ -524,8 +416,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         keep_in_register(base + Config::kWeightsAt + group * kRecordBytes + kRecordCodeBytes +
                          (warp % 4) * 64 + (lane / 4) * 8);
     auto release = [&](int stage) {
-      __syncwarp();  // all lanes have read their records
-      if (lane == 0) {
+      if constexpr (!Config::kEveryLaneArrives) {
+        __syncwarp();  // all lanes have read their records
+      }
+      if (Config::kEveryLaneArrives || lane == 0) {
         barrier_arrive(empty + stage * 8);
       }
     };
@@ -741,7 +635,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
       if (shared_tile) {
         const W4A16Sharing sharing(p, row_tile);
         uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
-        if (Config::kSlices && s.begin == 0 && sharing.blocks <= Config::kOwnerBlocks) {
+        if (Config::kSlices && Config::kOwnerBlocks > 0 && s.begin == 0 &&
+            sharing.blocks <= Config::kOwnerBlocks) {
           // Few others: this block has the first part in registers and waits for the rest.
           if (thread == 0) {
             while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks) - 1) {
@@ -800,10 +695,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         }
       }
       if (complete) {
-        W4A16Output output;
+        W4A16Store<Config::kOutput> output;
         output.load(p, row_tile * kTileRows + first_row(thread));
         const int token0 = token_tile * kTokens + thread % 4 * 2;
-        const bool plain = W4A16Output::plain(p, row_tile);
+        const bool plain = W4A16Store<Config::kOutput>::plain(p, row_tile);
         if (plain && (token_tile + 1) * kTokens <= p.m) {
           output.template store_all<Config::kChunks>(p, token0, result);
         } else if (plain) {
@@ -841,10 +736,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
   }
 }
 
-using W4A16Tokens8 = W4A16Config<8, 5, 4, 2, false, 0>;
-using W4A16Tokens16 = W4A16Config<16, 4, 4, 2, false, 0>;
-using W4A16Tokens32 = W4A16Config<32, 6, 2, 2, false, 104>;
-using W4A16Tokens64 = W4A16Config<64, 8, 1, 2, false, 104>;
-using W4A16Tokens128 = W4A16Config<128, 5, 2, 1, true, 232>;
+template <W4A16Output kOutput>
+struct W4A16Kernels {
+  using Tokens8 = W4A16Config<8, 5, 4, 2, false, false, 0, kOutput>;
+  using Tokens16 = W4A16Config<16, 4, 4, 2, false, false, 0, kOutput>;
+  using Tokens32 = W4A16Config<32, 6, 2, 2, false, false, 104, kOutput>;
+  using Tokens32Slices = W4A16Config<32, 6, 2, 2, false, true, 104, kOutput>;
+  using Tokens64 = W4A16Config<64, 8, 1, 2, false, false, 104, kOutput>;
+  using Tokens64Slices = W4A16Config<64, 8, 1, 2, false, true, 104, kOutput>;
+  using Tokens64Whole = W4A16Config<64, 8, 2, 1, true, true, 232, kOutput>;
+  using Tokens128 = W4A16Config<128, 5, 2, 1, true, true, 232, kOutput>;
+};
 
 }  // namespace nibble::cuda

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 struct CUstream_st;
 
@@ -18,10 +19,17 @@ enum class W4A16Tile : uint8_t {
   Tokens16,  // wgmma from here on
   Tokens32,
   Tokens64,
-  Tokens128,      // two units a block (more where there are fewer SMs), one block an SM
-  Tokens128Whole  // whole tiles, persistent
+  Tokens128,       // two units a block (more where there are fewer SMs), one block an SM
+  Tokens128Whole,  // whole tiles, persistent
+  Tokens32Slices,  // as Tokens32, parts added by all blocks of a tile and not by the last
+  Tokens64Slices,
+  Tokens64Whole  // as Tokens128Whole, where those are too few to fill the device
 };
-inline constexpr int kNumW4A16Tiles = 6;
+inline constexpr int kNumW4A16Tiles = 9;
+
+constexpr bool is_whole(W4A16Tile tile) {
+  return tile == W4A16Tile::Tokens128Whole || tile == W4A16Tile::Tokens64Whole;
+}
 
 struct W4A16Plan {
   W4A16Tile tile = W4A16Tile::Tokens8;
@@ -29,10 +37,13 @@ struct W4A16Plan {
   int units_per_block = 1;  // shared tiles only
   int token_group = 1;      // whole tiles: token tiles that are walked together, for L2 reuse
   int64_t workspace_bytes = 0;
+  // Above 0: so many rows are taken before, in a launch of whole tiles of 128 that fills the device
+  // well, and the plan is for the rest.
+  int64_t whole_rows = 0;
 };
 
-/// The tile for m rows on a GPU with `multiprocessors`. Pure; rules from measurements
-/// (docs/benchmarks.md).
+/// The tile for m rows on a GPU with `multiprocessors`. Pure: the measured table of the machine
+/// (nvfp4_w4a16_tiles.h) where it has the matrix, rules fitted to it elsewhere.
 W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors);
 
 /// A plan with the given tile, for measurements and tests; false when (m, n, k) does not allow it.
@@ -45,6 +56,8 @@ int64_t w4a16_workspace_bytes(int64_t max_rows, int64_t n, int64_t k);
 int64_t w4a16_num_counters(int64_t n);
 
 const char* to_string(W4A16Tile tile);
+/// "t64s", or "t128w 896 + t128" where the rows are split.
+std::string describe(const W4A16Plan& plan);
 
 /// y[m, n] = (x[m, k] * w[n, k]^T) * row_multiplier[n] + bias[n] + residual[m, n]; device pointers.
 struct W4A16Args {
@@ -59,11 +72,21 @@ struct W4A16Args {
   int64_t m = 0, n = 0, k = 0;
   int64_t ldx = 0, ldy = 0, ldr = 0;  // elements; ldx a multiple of 8
   bool y_is_f32 = false;
+  // [m] f32 or null: y is multiplied by it, before bias and residual (quantized activations).
+  const float* token_multiplier = nullptr;
+  // Rows of w are gate and up in turn (pack_nvfp4 with a row step of 2): y is [m, n / 2] bf16,
+  // silu(gate) * up of the bf16 values; no residual. A limit above 0 cuts gate from above and up on
+  // both sides.
+  bool swiglu = false;
+  float swiglu_limit = 0.0f;
   bool overlap =
       true;  // programmatic dependent launch: weights are read before the previous kernel ends
 };
 
 /// Asynchronous, no allocation, graph-capturable. Throws SystemError when a CUDA call fails.
 void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
+/// What it calls for the other outputs.
+void launch_w4a16_sm90_scaled(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
+void launch_w4a16_sm90_swiglu(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
 
 }  // namespace nibble::cuda

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs everything that needs a GPU and prints a table of results; exit code 0: all passed.
+# Usage: run.sh [FOLDER]       a folder of tests/gpu/bundle.sh, or (default) the one this script is in
+#   NIBBLE_GPU_CHECKPOINT      a model directory for `nibble inspect --device cuda`
+#   NIBBLE_CUDA_LIBRARIES      where libcublas.so.13 is, if not in /usr/local/cuda/lib64
+#   NIBBLE_GPU_LOGS            where the logs go (default: FOLDER/logs)
+set -uo pipefail
+folder=$(cd "${1:-$(dirname "$0")}" && pwd)
+logs=${NIBBLE_GPU_LOGS:-$folder/logs}
+mkdir -p "$logs"
+export LD_LIBRARY_PATH="$folder/lib:${NIBBLE_CUDA_LIBRARIES:-/usr/local/cuda/lib64}:${LD_LIBRARY_PATH:-}"
+results=()
+failed=0
+
+# step NAME PROGRAM ARGUMENTS...: exit code 77 or a missing program counts as skipped.
+step() {
+  local name=$1 program=$2 begin=$SECONDS code=0 result=passed
+  shift 2
+  if [ ! -x "$folder/$program" ]; then
+    results+=("$(printf '%-22s %-12s' "$name" missing)")
+    failed=1
+    return
+  fi
+  timeout 300 "$folder/$program" "$@" >"$logs/$name.log" 2>&1 || code=$?
+  if [ $code = 77 ]; then
+    result=skipped
+  elif [ $code != 0 ]; then
+    result="FAILED ($code)"
+    failed=1
+    tail -n 30 "$logs/$name.log"
+  fi
+  results+=("$(printf '%-22s %-12s %4d s  %s' "$name" "$result" $((SECONDS - begin)) \
+    "$(tail -n 1 "$logs/$name.log" | cut -c -90)")")
+}
+
+step w4a16_check w4a16_check
+step kernels_check kernels_check
+step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a4_sm90:*cublaslt*"
+step bench_gemm_check bench_gemm_check
+step bench_gemm nibble bench gemm --device cuda --shapes q8.qkv,q8.gate_up,q30.o --m 1,64,512,2048
+step bench_gemm_w4a4 nibble bench gemm --device cuda --ops w4a4 --shapes q8.qkv --m 1,64,512
+if [ -n "${NIBBLE_GPU_CHECKPOINT:-}" ]; then
+  step inspect nibble inspect --device cuda --no-scan "$NIBBLE_GPU_CHECKPOINT"
+fi
+
+echo
+printf '%s\n' "${results[@]}"
+exit $failed
