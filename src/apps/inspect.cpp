@@ -1,6 +1,7 @@
 #include "examine/inspect.h"
 
 #include <memory>
+#include <string>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -16,11 +17,13 @@ struct InspectFlags {
   examine::InspectOptions options;
   bool json = false;
   bool no_scan = false;
+  std::string device = "cpu";
 };
 
 int run_inspect(const InspectFlags& flags) {
   examine::InspectOptions options = flags.options;
   options.scan_scales = !flags.no_scan;
+  options.device = flags.device == "cpu" ? Device::Kind::Cpu : Device::Kind::Cuda;
   const auto inspection = examine::inspect(options);
   if (!inspection) {
     return report_error(inspection.error());
@@ -38,6 +41,11 @@ void add_inspect(CLI::App& app, Action& action) {
       "inspect", "what is in a checkpoint and all that is wrong with it; exit code 0: servable");
   auto flags = std::make_shared<InspectFlags>();  // shared: the action outlives this function
   command->add_option("directory", flags->options.directory, "directory of the model")->required();
+  command
+      ->add_option(
+          "--device", flags->device, "whose kernels are named: cpu or cuda; no GPU is needed")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_flag("--json", flags->json, "print everything as JSON");
   command->add_flag("--no-scan", flags->no_scan, "read headers only, not the block scales");
   command->callback([flags, &action] { action = [flags] { return run_inspect(*flags); }; });

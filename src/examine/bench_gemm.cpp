@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "ops/gemm.h"
+#include "ops/gemm_variant.h"
 #include "ops/probe.h"
 #include "tensor/buffer.h"
 
@@ -291,6 +292,7 @@ Result<BenchGemmReport> bench_gemm(const BenchGemmOptions& options) {
         row.shape = shape;
         row.m = m;
         row.kernel = (*backend)->name;
+        row.variant = gemm_variant(**backend, desc, m);
         row.weight_bytes = packed.bytes_each;
         row.peak_gflops = peak_gflops;
         if (probe != nullptr && probe->vendor_bf16_us != nullptr) {
@@ -330,6 +332,9 @@ boost::json::value to_json(const BenchGemmReport& report) {
       object["kernel"] = nullptr;
       object["why_not"] = row.why_not;
     }
+    if (!row.variant.empty()) {
+      object["variant"] = row.variant;
+    }
     const double operations =
         2.0 * static_cast<double>(row.m * row.shape.n) * static_cast<double>(row.shape.k);
     object["us"] = number_or_null(row.us);
@@ -355,7 +360,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
 std::string to_text(const BenchGemmReport& report) {
   std::string text = fmt::format(
       "{} ({}), {} threads\n"
-      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7} {:>8}\n",
+      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7} {:>8}  {}\n",
       report.machine,
       report.isa,
       report.num_threads,
@@ -369,7 +374,8 @@ std::string to_text(const BenchGemmReport& report) {
       "GFLOP/s",
       "% read",
       "% peak",
-      "x vendor");
+      "x vendor",
+      "variant");
   for (const BenchGemmRow& row : report.rows) {
     const std::string size = fmt::format("{}x{}", row.shape.n, row.shape.k);
     if (row.kernel.empty()) {
@@ -379,7 +385,7 @@ std::string to_text(const BenchGemmReport& report) {
     const double operations =
         2.0 * static_cast<double>(row.m * row.shape.n) * static_cast<double>(row.shape.k);
     text += fmt::format(
-        "{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8}\n",
+        "{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8}  {}\n",
         row.op,
         row.shape.name,
         size,
@@ -390,7 +396,8 @@ std::string to_text(const BenchGemmReport& report) {
         operations / row.us / 1e3,
         100.0 * row.read_us() / row.us,
         100.0 * row.compute_us() / row.us,
-        row.vendor_us > 0 ? fmt::format("{:.2f}", row.us / row.vendor_us) : "-");
+        row.vendor_us > 0 ? fmt::format("{:.2f}", row.us / row.vendor_us) : "-",
+        row.variant);
   }
   return text;
 }

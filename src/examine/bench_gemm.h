@@ -49,6 +49,7 @@ struct BenchGemmRow {
   int64_t m = 0;
   std::string kernel;  // registry name, or empty with why_not
   std::string why_not;
+  std::string variant;        // what the kernel chose for m, where it has a choice
   double us = 0;              // median of one call
   int64_t weight_bytes = 0;   // what a call must read: packed weights and scales
   double read_gbps = 0;       // of the machine, measured beside this row

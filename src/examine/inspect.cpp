@@ -11,7 +11,9 @@
 #include "examine/expected_tensors.h"
 #include "model/registry.h"
 #include "ops/gemm.h"
+#include "ops/gemm_variant.h"
 #include "quant/quant_mode.h"
+#include "tensor/device_api.h"
 
 namespace nibble::examine {
 
@@ -38,9 +40,21 @@ QuantMode default_mode(const LinearInfo& info) {
   return kBf16;
 }
 
-std::string kernel_of(const LinearInfo& info) {
+constexpr int kAssumedGpu = 90;
+constexpr int64_t kMostRows = 8192;
+
+int isa_of(Device::Kind kind) {
+  if (kind == Device::Kind::Cpu) {
+    return static_cast<int>(detect_cpu_isa());
+  }
+  const DeviceApi* api = find_device_api(kind);
+  return api != nullptr && api->num_devices() > 0 ? api->isa({kind, 0}) : kAssumedGpu;
+}
+
+std::string kernel_of(const LinearInfo& info, Device::Kind device) {
   GemmDesc desc;
-  desc.isa = static_cast<int>(detect_cpu_isa());
+  desc.device = device;
+  desc.isa = isa_of(device);
   desc.mode = default_mode(info);
   desc.n = info.n;
   desc.k = info.k;
@@ -48,7 +62,11 @@ std::string kernel_of(const LinearInfo& info) {
   desc.pre_quant_scale = !info.pre_quant_scale.empty();
   desc.static_input_scale = !info.input_scale.empty();
   const auto backend = select_gemm(desc, "auto");
-  return backend ? std::string((*backend)->name) : "none: " + backend.error().message;
+  if (!backend) {
+    return "none: " + backend.error().message;
+  }
+  const std::string variants = gemm_variants(**backend, desc, kMostRows);
+  return std::string((*backend)->name) + (variants.empty() ? "" : " (" + variants + ")");
 }
 
 // Block scales as stored; reading the whole linear tells whether odd ones are harmless.
@@ -198,7 +216,7 @@ Result<Inspection> inspect(const InspectOptions& options) {
                             std::to_string(info.k) + (info.pre_quant_scale.empty() ? "" : " awq");
     auto [kernel, is_new] = kernels.try_emplace(key);
     if (is_new) {
-      kernel->second = kernel_of(info);
+      kernel->second = kernel_of(info, options.device);
     }
     linear.kernel = kernel->second;
     if (options.scan_scales && info.format == LinearInfo::Format::Nvfp4) {

@@ -13,12 +13,15 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "tensor/device.h"
 
 namespace nibble::examine {
 
 struct InspectOptions {
   std::string directory;
   bool scan_scales = true;
+  // Whose kernels are named; a GPU that is not there is taken for a Hopper one.
+  Device::Kind device = Device::Kind::Cpu;
 };
 
 // Counts over the block scales of one linear (or of several, added up).
@@ -39,7 +42,7 @@ ScaleStatistics scale_statistics(std::span<const std::byte> e4m3_codes);
 struct InspectedLinear {
   checkpoint::LinearInfo info;
   std::string mode;    // "w4a16", "bf16", ... as it would run here by default
-  std::string kernel;  // the GEMM backend it would get on this CPU, or why there is none
+  std::string kernel;  // the GEMM backend it would get, its tiles by rows, or why there is none
   ScaleStatistics scales;
 };
 
