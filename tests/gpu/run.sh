@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU and prints a table of results; exit code 0: all passed.
 # Usage: run.sh [FOLDER]       a folder of tests/gpu/bundle.sh, or (default) the one this script is in
-#   NIBBLE_GPU_CHECKPOINT      a model directory for `nibble inspect --device cuda`
-#   NIBBLE_CUDA_LIBRARIES      where libcublas.so.13 is, if not in /usr/local/cuda/lib64
-#   NIBBLE_GPU_LOGS            where the logs go (default: FOLDER/logs)
+#   GPU_TEST_CHECKPOINT      a model directory for `nibble inspect --device cuda`
+#   GPU_TEST_LIBRARIES      where libcublas.so.13 is, if not in /usr/local/cuda/lib64
+#   GPU_TEST_LOGS            where the logs go (default: FOLDER/logs)
 set -uo pipefail
 folder=$(cd "${1:-$(dirname "$0")}" && pwd)
-logs=${NIBBLE_GPU_LOGS:-$folder/logs}
+logs=${GPU_TEST_LOGS:-$folder/logs}
 mkdir -p "$logs"
-export LD_LIBRARY_PATH="$folder/lib:${NIBBLE_CUDA_LIBRARIES:-/usr/local/cuda/lib64}:${LD_LIBRARY_PATH:-}"
+export LD_LIBRARY_PATH="$folder/lib:${GPU_TEST_LIBRARIES:-/usr/local/cuda/lib64}:${LD_LIBRARY_PATH:-}"
 results=()
 failed=0
 
@@ -39,8 +39,8 @@ step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90
 step bench_gemm_check bench_gemm_check
 step bench_gemm nibble bench gemm --device cuda --shapes q8.qkv,q8.gate_up,q30.o --m 1,64,512,2048
 step bench_gemm_w4a4 nibble bench gemm --device cuda --ops w4a4 --shapes q8.qkv --m 1,64,512
-if [ -n "${NIBBLE_GPU_CHECKPOINT:-}" ]; then
-  step inspect nibble inspect --device cuda --no-scan "$NIBBLE_GPU_CHECKPOINT"
+if [ -n "${GPU_TEST_CHECKPOINT:-}" ]; then
+  step inspect nibble inspect --device cuda --no-scan "$GPU_TEST_CHECKPOINT"
 fi
 
 echo
