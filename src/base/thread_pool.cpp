@@ -71,34 +71,92 @@ int num_usable_cpus() {
   return std::max(1, quota > 0 ? std::min(quota, count) : count);
 }
 
+// Each thread owns a contiguous share of a region, cut into pieces of which it takes one after
+// another; who is done takes pieces of the others. A worker whose core is busy elsewhere thus costs
+// the pieces it has begun, not its whole share: with a fixed split, a foreign process on one of two
+// cores made a decode step wait for the scheduler hundreds of times.
+constexpr int64_t kPiecesPerShare = 4;
+
 struct ThreadPool::State {
   struct Job {
     int64_t count = 0;
     int64_t grain = 1;
+    int64_t units = 0;
     RangeBody body = nullptr;
     void* context = nullptr;
   };
+  // generation << 32 | pieces left. Taking a piece is a compare-and-swap of the whole word, so a
+  // worker that wakes late cannot take from a later region, and the job is read only by those who
+  // hold a piece of it.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left{0};
+  };
 
-  explicit State(int threads) : num_threads(threads) {}
+  explicit State(int threads) : num_threads(threads), shares(static_cast<size_t>(threads)) {}
 
   int num_threads;
   Job job;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int> pending{0};
+  std::vector<Share> shares;
+  std::atomic<uint32_t> generation{0};
+  std::atomic<int64_t> pending{0};  // pieces not finished
   std::atomic<bool> stopping{false};
   std::vector<std::jthread> workers;
 
-  void work(int thread_index) const {
-    const int64_t units = (job.count + job.grain - 1) / job.grain;
-    const int64_t begin = units * thread_index / num_threads * job.grain;
-    const int64_t end = std::min(job.count, units * (thread_index + 1) / num_threads * job.grain);
-    if (begin < end) {
-      job.body(job.context, begin, end, thread_index);
+  int64_t units_before(int64_t share) const { return job.units * share / num_threads; }
+  int64_t pieces_of(int64_t share) const {
+    return std::min(kPiecesPerShare, units_before(share + 1) - units_before(share));
+  }
+
+  // Cuts the job and lets the workers see it.
+  void publish(uint32_t next) {
+    int64_t pieces = 0;
+    for (int64_t share = 0; share < num_threads; ++share) {
+      pieces += pieces_of(share);
+    }
+    pending.store(pieces, std::memory_order_relaxed);
+    for (int64_t share = 0; share < num_threads; ++share) {
+      const auto left = static_cast<uint64_t>(pieces_of(share));
+      shares[static_cast<size_t>(share)].left.store(uint64_t{next} << 32 | left,
+                                                    std::memory_order_release);
+    }
+    generation.store(next, std::memory_order_release);
+    generation.notify_all();
+  }
+
+  bool take_piece(int64_t share, uint32_t of_generation, int64_t& left) {
+    std::atomic<uint64_t>& word = shares[static_cast<size_t>(share)].left;
+    uint64_t seen = word.load(std::memory_order_acquire);
+    while (seen >> 32 == of_generation && (seen & 0xFFFFFFFFu) > 0) {
+      if (word.compare_exchange_weak(
+              seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        left = static_cast<int64_t>(seen & 0xFFFFFFFFu);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void work(int thread_index, uint32_t of_generation) {
+    for (int64_t i = 0; i < num_threads; ++i) {
+      const int64_t share = (thread_index + i) % num_threads;
+      int64_t left = 0;
+      while (take_piece(share, of_generation, left)) {
+        const int64_t pieces = pieces_of(share);
+        const int64_t piece = pieces - left;
+        const int64_t first = units_before(share);
+        const int64_t units = units_before(share + 1) - first;
+        const int64_t begin = (first + units * piece / pieces) * job.grain;
+        const int64_t end = (first + units * (piece + 1) / pieces) * job.grain;
+        job.body(job.context, begin, std::min(end, job.count), thread_index);
+        if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+          pending.notify_one();
+        }
+      }
     }
   }
 
   void loop(int thread_index) {
-    uint64_t seen = 0;
+    uint32_t seen = 0;
     while (true) {
       int rounds = 0;
       while (generation.load(std::memory_order_acquire) == seen) {
@@ -112,10 +170,7 @@ struct ThreadPool::State {
       if (stopping.load(std::memory_order_acquire)) {
         return;
       }
-      work(thread_index);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        pending.notify_one();
-      }
+      work(thread_index, seen);
     }
   }
 };
@@ -151,13 +206,12 @@ void ThreadPool::run(int64_t count, int64_t grain, RangeBody body, void* context
     body(context, 0, count, 0);
     return;
   }
-  state.job = {count, grain, body, context};
-  state.pending.store(state.num_threads - 1, std::memory_order_relaxed);
-  state.generation.fetch_add(1, std::memory_order_acq_rel);
-  state.generation.notify_all();
-  state.work(0);
+  state.job = {count, grain, (count + grain - 1) / grain, body, context};
+  const uint32_t generation = state.generation.load(std::memory_order_relaxed) + 1;
+  state.publish(generation);
+  state.work(0, generation);
   int rounds = 0;
-  int left = state.pending.load(std::memory_order_acquire);
+  int64_t left = state.pending.load(std::memory_order_acquire);
   while (left != 0) {
     if (++rounds < kSpinRounds) {
       relax();

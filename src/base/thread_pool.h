@@ -1,4 +1,4 @@
-// The thread pool of the CPU kernels: static ranges, workers that spin briefly and then sleep.
+// The thread pool of the CPU kernels: shared ranges, workers that spin briefly and then sleep.
 // One caller at a time (the engine thread or a tool); the caller works too, as worker 0.
 // Not a task queue: server work uses asio's pool.
 #pragma once
@@ -19,9 +19,9 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(context, begin, end, thread_index) with disjoint ranges that cover [0, count).
-  // Range borders are multiples of `grain` (the last range may be shorter). Returns when all are
-  // done. The split depends on count, grain and num_threads only.
+  // Calls body(context, begin, end, thread_index) with disjoint ranges that cover [0, count), often
+  // several a thread. Borders are multiples of `grain` (the last range may be shorter) and depend on
+  // count, grain and num_threads only; who takes which does not. Returns when all are done.
   using RangeBody = void (*)(void* context, int64_t begin, int64_t end, int thread_index);
   void run(int64_t count, int64_t grain, RangeBody body, void* context);
 

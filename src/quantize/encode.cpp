@@ -96,22 +96,27 @@ Result<float> weight_amax(const SourceWeight& weight, ThreadPool& pool) {
       weight.row(row, values);
       const auto largest = quant::finite_amax(values);
       if (!largest) {
-        bad_row[static_cast<size_t>(thread)] = row;
+        int64_t& bad = bad_row[static_cast<size_t>(thread)];
+        bad = bad == kNoRow ? row : std::min(bad, row);
         return;
       }
       float& mine = amax[static_cast<size_t>(thread)];
       mine = std::max(mine, *largest);
     }
   });
-  for (int64_t row : bad_row) {  // threads have rising row ranges: the first is the lowest
+  int64_t first_bad = kNoRow;
+  for (int64_t row : bad_row) {
     if (row != kNoRow) {
-      std::vector<float> values(static_cast<size_t>(info.k));
-      weight.row(row, values);
-      Error error = quant::finite_amax(values).error();
-      error.message += " of row " + std::to_string(row);
-      error.where = info.weight;
-      return tl::unexpected<Error>(std::move(error));
+      first_bad = first_bad == kNoRow ? row : std::min(first_bad, row);
     }
+  }
+  if (first_bad != kNoRow) {
+    std::vector<float> values(static_cast<size_t>(info.k));
+    weight.row(first_bad, values);
+    Error error = quant::finite_amax(values).error();
+    error.message += " of row " + std::to_string(first_bad);
+    error.where = info.weight;
+    return tl::unexpected<Error>(std::move(error));
   }
   return *std::max_element(amax.begin(), amax.end());
 }

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -36,6 +37,30 @@ TEST(ThreadPool, RunsManySmallRegionsInARow) {
     pool.parallel_for(3, 1, [&](int64_t begin, int64_t end, int) { sum += end - begin; });
   }
   EXPECT_EQ(sum, 6000);
+}
+
+// A worker that is held up (its core is busy elsewhere) must cost the piece it holds, not its
+// share.
+TEST(ThreadPool, OthersTakeThePiecesOfAThreadThatIsHeldUp) {
+  ThreadPool pool(2);
+  constexpr int64_t kCount = 64;
+  std::atomic<int64_t> by_the_held{0};
+  std::atomic<int64_t> by_the_other{0};
+  std::atomic<int> first{-1};
+  pool.parallel_for(kCount, 1, [&](int64_t begin, int64_t end, int thread_index) {
+    int nobody = -1;
+    if (first.compare_exchange_strong(nobody, thread_index) || first == thread_index) {
+      by_the_held += end - begin;
+      // Until the other has done all that can be taken from this thread.
+      while (by_the_other + by_the_held < kCount) {
+        std::this_thread::yield();
+      }
+    } else {
+      by_the_other += end - begin;
+    }
+  });
+  EXPECT_EQ(by_the_held + by_the_other, kCount);
+  EXPECT_LT(by_the_held, kCount / 2);
 }
 
 }  // namespace
