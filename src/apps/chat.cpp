@@ -15,7 +15,6 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
-#include "apps/upstream_flags.h"
 
 namespace nibble::apps {
 
@@ -150,12 +149,6 @@ void talk(Conversation& conversation, engine::SamplingParams sampling) {
 }
 
 Result<int> chat(ChatFlags flags) {
-  const BackendChoice backends = TRY(resolve_backends(flags.engine.fp4_gemm_backend,
-                                                      flags.engine.nvfp4_mode,
-                                                      flags.engine.moe_runner_backend,
-                                                      flags.engine.moe_a2a_backend));
-  flags.engine.fp4_gemm_backend = backends.fp4_gemm_backend;
-  flags.engine.nvfp4_mode = backends.nvfp4_mode;
   const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
   const std::string& folder =
       flags.engine.tokenizer_path.empty() ? config.model_path : flags.engine.tokenizer_path;

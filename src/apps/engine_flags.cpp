@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/upstream_flags.h"
 #include "base/cpu_info.h"
 #include "base/log.h"
 #include "tensor/device_api.h"
@@ -112,7 +113,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command
       .add_option("--moe-runner-backend",
                   flags.moe_runner_backend,
-                  "upstream's names for expert kernels; nibble's own are used")
+                  "kernel family or name of the experts; auto: the first that supports them")
       ->capture_default_str()
       ->group("Compute");
   command
@@ -165,6 +166,11 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
 Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   configure_logging(TRY(parse_log_level(flags.log_level)),
                     flags.log_format == "json" ? LogFormat::Json : LogFormat::Text);
+  const BackendChoice backends = TRY(resolve_backends(
+      flags.fp4_gemm_backend, flags.nvfp4_mode, flags.moe_runner_backend, flags.moe_a2a_backend));
+  for (const std::string& notice : backends.notices) {
+    LOG(info, "notice", {"flag", notice});
+  }
   if (flags.model_path.empty()) {
     return invalid("required: the checkpoint's directory", "--model-path");
   }
@@ -173,8 +179,9 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   config.device = TRY(resolve_device(flags.device));
   config.num_threads = flags.num_threads;
   config.cpu_isa = TRY(resolve_isa(flags.cpu_isa));
-  config.nvfp4_mode = TRY(parse_nvfp4_mode(flags.nvfp4_mode));
-  config.fp4_gemm_backend = flags.fp4_gemm_backend;
+  config.nvfp4_mode = TRY(parse_nvfp4_mode(backends.nvfp4_mode));
+  config.fp4_gemm_backend = backends.fp4_gemm_backend;
+  config.moe_runner_backend = backends.moe_runner_backend;
   config.attention_backend = flags.attention_backend;
   if (flags.mem_fraction_static > 0) {
     config.memory_fraction = flags.mem_fraction_static;

@@ -119,7 +119,7 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"cpu_isa", to_string(config.cpu_isa)},
           {"nvfp4_mode", to_string(config.nvfp4_mode)},
           {"fp4_gemm_runner_backend", config.fp4_gemm_backend},
-          {"moe_runner_backend", flags.engine.moe_runner_backend},
+          {"moe_runner_backend", config.moe_runner_backend},
           {"moe_a2a_backend", flags.engine.moe_a2a_backend},
           {"attention_backend", config.attention_backend},
           {"max_running_requests", config.max_running_requests},
@@ -223,18 +223,10 @@ Result<int> serve(ServeFlags flags) {
     fmt::print("{}", describe_capabilities());
     return 0;
   }
-  const BackendChoice backends = TRY(resolve_backends(flags.engine.fp4_gemm_backend,
-                                                      flags.engine.nvfp4_mode,
-                                                      flags.engine.moe_runner_backend,
-                                                      flags.engine.moe_a2a_backend));
   const auto notices = TRY(check_upstream_flags(flags.upstream));
-  flags.engine.fp4_gemm_backend = backends.fp4_gemm_backend;
-  flags.engine.nvfp4_mode = backends.nvfp4_mode;
   const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
-  for (const auto& list : {backends.notices, notices}) {
-    for (const std::string& notice : list) {
-      LOG(info, "notice", {"flag", notice});
-    }
+  for (const std::string& notice : notices) {
+    LOG(info, "notice", {"flag", notice});
   }
   if (flags.engine.tokenizer_path.empty()) {
     flags.engine.tokenizer_path = config.model_path;

@@ -72,6 +72,7 @@ constexpr UpstreamFlag kFlags[] = {
 
 constexpr std::string_view kNative =
     "asks for one of upstream's kernels; nibble's own kernel for this device is used";
+constexpr std::string_view kWeightOnly = "means weight-only FP4";
 constexpr UpstreamBackend kFp4Backends[] = {
     {"flashinfer_cutedsl", "auto", "", kNative},
     {"flashinfer_cutlass", "auto", "", kNative},
@@ -81,24 +82,23 @@ constexpr UpstreamBackend kFp4Backends[] = {
     {"cutlass", "auto", "", kNative},
     {"cudnn", "auto", "", kNative},
     {"trtllm", "auto", "", kNative},
-    {"marlin", "auto", "w4a16", "means weight-only FP4"},
-    {"aiter", "", "", "only supported on ROCm"},
-    {"triton", "", "", "only supported on ROCm"},
+    {"marlin", "auto", "w4a16", kWeightOnly},
+    {"aiter", "", "", "is only supported on ROCm"},
+    {"triton", "", "", "is only supported on ROCm"},
 };
 constexpr UpstreamBackend kMoeRunners[] = {
-    {"auto", "auto", "", ""},
     {"flashinfer_cutedsl", "auto", "", kNative},
     {"flashinfer_cutlass", "auto", "", kNative},
     {"flashinfer_trtllm", "auto", "", kNative},
     {"flashinfer_trtllm_routed", "auto", "", kNative},
     {"experimental_sgl_trtllm", "auto", "", kNative},
-    {"marlin", "auto", "", kNative},
-    {"experimental_sgl_marlin", "auto", "", kNative},
+    {"marlin", "auto", "w4a16", kWeightOnly},
+    {"experimental_sgl_marlin", "auto", "w4a16", kWeightOnly},
     {"deep_gemm", "", "", "has no NVFP4 kernels"},
     {"triton", "", "", "has no NVFP4 kernels"},
     {"triton_kernel", "", "", "has no NVFP4 kernels"},
     {"cutlass", "", "", "has no NVFP4 kernels; flashinfer_cutlass is accepted"},
-    {"aiter", "", "", "only supported on ROCm"},
+    {"aiter", "", "", "is only supported on ROCm"},
     {"flashinfer_mxfp4", "", "", "is for MXFP4 checkpoints"},
 };
 
@@ -165,43 +165,49 @@ Result<std::vector<std::string>> check_upstream_flags(std::span<const GivenFlag>
   return notices;
 }
 
+namespace {
+
+// What a flag's value becomes; upstream's names leave a notice and may imply the mode.
+Result<std::string> resolve_name(std::span<const UpstreamBackend> table,
+                                 std::string_view flag,
+                                 const std::string& name,
+                                 const std::string& nvfp4_mode,
+                                 BackendChoice& choice) {
+  const UpstreamBackend* entry = find_backend(table, name);
+  if (entry == nullptr) {
+    return name;  // nibble's own, or told apart where the kernels are known
+  }
+  if (entry->backend.empty()) {
+    return unsupported(fmt::format("{} {}; upstream's names that are accepted: {}",
+                                   entry->name,
+                                   entry->reason,
+                                   accepted_names(table)),
+                       std::string(flag));
+  }
+  choice.notices.push_back(fmt::format("{} {} {}", flag, entry->name, entry->reason));
+  if (!entry->nvfp4_mode.empty()) {
+    if (nvfp4_mode != "auto" && nvfp4_mode != entry->nvfp4_mode) {
+      return invalid(
+          fmt::format("{} {}, --nvfp4-mode says {}", entry->name, entry->reason, nvfp4_mode),
+          std::string(flag));
+    }
+    choice.nvfp4_mode = entry->nvfp4_mode;
+  }
+  return std::string(entry->backend);
+}
+
+}  // namespace
+
 Result<BackendChoice> resolve_backends(const std::string& fp4_gemm_backend,
                                        const std::string& nvfp4_mode,
                                        const std::string& moe_runner_backend,
                                        const std::string& moe_a2a_backend) {
   BackendChoice choice;
-  choice.fp4_gemm_backend = fp4_gemm_backend;
   choice.nvfp4_mode = nvfp4_mode;
-  if (const auto* entry = find_backend(kFp4Backends, fp4_gemm_backend)) {
-    if (entry->backend.empty()) {
-      return unsupported(fmt::format("{} is {}; upstream's names that are accepted: {}",
-                                     entry->name,
-                                     entry->reason,
-                                     accepted_names(kFp4Backends)),
-                         "--fp4-gemm-backend");
-    }
-    choice.fp4_gemm_backend = entry->backend;
-    choice.notices.push_back(fmt::format("--fp4-gemm-backend {} {}", entry->name, entry->reason));
-    if (!entry->nvfp4_mode.empty() && nvfp4_mode == "auto") {
-      choice.nvfp4_mode = entry->nvfp4_mode;
-    } else if (!entry->nvfp4_mode.empty() && nvfp4_mode != entry->nvfp4_mode) {
-      return invalid(
-          fmt::format("{} {}, --nvfp4-mode says {}", entry->name, entry->reason, nvfp4_mode),
-          "--fp4-gemm-backend");
-    }
-  }
-  const auto* runner = find_backend(kMoeRunners, moe_runner_backend);
-  if (runner == nullptr || runner->backend.empty()) {
-    return unsupported(fmt::format("{} {}; accepted: {}",
-                                   moe_runner_backend,
-                                   runner == nullptr ? "is not known" : runner->reason,
-                                   accepted_names(kMoeRunners)),
-                       "--moe-runner-backend");
-  }
-  if (!runner->reason.empty()) {
-    choice.notices.push_back(
-        fmt::format("--moe-runner-backend {} {}", runner->name, runner->reason));
-  }
+  choice.fp4_gemm_backend =
+      TRY(resolve_name(kFp4Backends, "--fp4-gemm-backend", fp4_gemm_backend, nvfp4_mode, choice));
+  choice.moe_runner_backend = TRY(
+      resolve_name(kMoeRunners, "--moe-runner-backend", moe_runner_backend, nvfp4_mode, choice));
   if (moe_a2a_backend != "none") {
     return unsupported(fmt::format("{} needs experts spread over several devices, and {}; "
                                    "accepted: none",

@@ -39,7 +39,7 @@ Result<std::vector<std::string>> check_upstream_flags(std::span<const GivenFlag>
 
 struct UpstreamBackend {
   std::string_view name;
-  std::string_view backend;     // the --fp4-gemm-backend it becomes; empty: refused
+  std::string_view backend;     // the backend of that flag it becomes; empty: refused
   std::string_view nvfp4_mode;  // the --nvfp4-mode it implies where that is auto; empty: none
   std::string_view reason;
 };
@@ -48,6 +48,7 @@ std::span<const UpstreamBackend> upstream_moe_runners();
 
 struct BackendChoice {
   std::string fp4_gemm_backend = "auto";
+  std::string moe_runner_backend = "auto";
   std::string nvfp4_mode = "auto";
   std::vector<std::string> notices;
 };

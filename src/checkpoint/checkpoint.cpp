@@ -357,7 +357,9 @@ Result<LinearInfo> Checkpoint::linear(std::string_view module,
   if (found->n != n || found->k != k) {
     const TensorInfo* weight = find(found->weight);
     std::string stored = to_string(weight->shape);
-    if (found->format == LinearInfo::Format::Nvfp4) {
+    if (found->expert >= 0) {
+      stored += ", for each expert " + to_string(Shape{found->n, found->k});
+    } else if (found->format == LinearInfo::Format::Nvfp4) {
       stored += " u8, 4-bit codes of " + to_string(Shape{found->n, found->k});
     }
     return invalid("expected " + shape + ", found " + stored, found->weight);

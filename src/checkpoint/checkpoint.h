@@ -43,6 +43,10 @@ struct LinearInfo {
   // row_begin on; stored_rows is the whole matrix's. 0: not a part.
   int64_t row_begin = 0;
   int64_t stored_rows = 0;
+  // Slice of a tensor that stacks all experts of a layer; -1: not one. stored_rows is then the
+  // slice's, and `transposed` says that slices are stored [k, n].
+  int64_t expert = -1;
+  bool transposed = false;
   bool inverse_scales = false;  // compressed-tensors stores 1 / multiplier
   float global_scale = 1.0f;    // the multiplier: nvfp4 weight_scale_2, fp8 weight_scale
   uint64_t size_bytes = 0;
@@ -115,6 +119,8 @@ class Checkpoint {
   Result<void> read_headers();
   void check_scalars();
   Result<float> read_scalar(const std::string& name) const;
+  // Of a stack: the expert's number, where there is one for each.
+  Result<float> read_scalar_of(const LinearInfo& info, const std::string& name) const;
   Error missing(std::string_view name, const std::string& expected) const;
   Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
   // A quantized embedding table as floats; nullopt when `name` is not one of this shape.
@@ -124,6 +130,8 @@ class Checkpoint {
   Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
   Result<std::vector<float>> read_fp8(const LinearInfo& info) const;
   Result<std::vector<std::byte>> read_bytes(const std::string& name) const;
+  // The whole tensor, or a stack's slice as [n, columns].
+  Result<std::vector<std::byte>> read_matrix(const LinearInfo& info, const std::string& name) const;
   // Keeps bf16, turns the other float types into f32; `dtype` says what it became.
   Result<std::vector<std::byte>> read_small_floats(const std::string& name, DType& dtype) const;
   void add_error(Error error) { problems_.push_back({Problem::Severity::Error, std::move(error)}); }

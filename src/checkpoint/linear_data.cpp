@@ -133,12 +133,51 @@ std::vector<T> rows_of(const LinearInfo& part, std::vector<T> whole) {
   return {begin, begin + static_cast<std::ptrdiff_t>(row) * part.n};
 }
 
+// matrix [rows, columns] of elements of `size` bytes, stored [columns, stored_rows]: the rows from
+// `begin` on.
+std::vector<std::byte> transpose_rows(const std::vector<std::byte>& stored,
+                                      int64_t stored_rows,
+                                      int64_t begin,
+                                      int64_t rows,
+                                      int64_t columns,
+                                      size_t size) {
+  std::vector<std::byte> out(static_cast<size_t>(rows * columns) * size);
+  for (int64_t column = 0; column < columns; ++column) {
+    const std::byte* from =
+        stored.data() + static_cast<size_t>(column * stored_rows + begin) * size;
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(out.data() + static_cast<size_t>(row * columns + column) * size,
+                  from + static_cast<size_t>(row) * size,
+                  size);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
+Result<std::vector<std::byte>> Checkpoint::read_matrix(const LinearInfo& info,
+                                                       const std::string& name) const {
+  if (info.expert < 0) {
+    return read_bytes(name);
+  }
+  const TensorInfo& tensor = *find(name);
+  const auto size = static_cast<uint64_t>(size_of(tensor.dtype));
+  const int64_t slice = tensor.shape[1] * tensor.shape[2];
+  const int64_t columns = slice / info.stored_rows;
+  const int64_t skipped = info.transposed ? 0 : info.row_begin * columns;
+  const int64_t wanted = info.transposed ? slice : info.n * columns;
+  std::vector<std::byte> bytes(static_cast<size_t>(wanted) * size);
+  TRY(read_part(name, static_cast<uint64_t>(info.expert * slice + skipped) * size, bytes));
+  return info.transposed
+             ? transpose_rows(bytes, info.stored_rows, info.row_begin, info.n, columns, size)
+             : bytes;
+}
+
 Result<void> Checkpoint::read_nvfp4(const LinearInfo& info, LinearData& data) const {
-  data.weight = TRY(read_bytes(info.weight));
+  data.weight = TRY(read_matrix(info, info.weight));
   data.weight_dtype = DType::U8;
-  data.weight_scale = TRY(read_bytes(info.weight_scale));
+  data.weight_scale = TRY(read_matrix(info, info.weight_scale));
   TRY(check_block_scales(info, data.weight_scale, data.weight));
   if (info.group_size == 32) {
     data.weight_scale = repeat_each_twice(data.weight_scale);
@@ -161,7 +200,7 @@ Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data)
   data.weight_dtype = DType::BF16;
   if (info.stored == LinearInfo::Stored::AsFormat) {
     data.weight = TRY(convert_floats(
-        TRY(read_bytes(info.weight)), find(info.weight)->dtype, DType::BF16, info.weight));
+        TRY(read_matrix(info, info.weight)), find(info.weight)->dtype, DType::BF16, info.weight));
     return {};
   }
   data.weight = TRY(convert_floats(
@@ -200,7 +239,7 @@ Result<std::optional<std::vector<std::byte>>> Checkpoint::decode_table(std::stri
 }
 
 Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const {
-  if (info.stored_rows > 0) {
+  if (info.stored_rows > 0 && info.expert < 0) {
     return rows_of(info, TRY(read_weight(whole_of(info))));
   }
   if (info.format == LinearInfo::Format::Nvfp4) {
@@ -219,11 +258,11 @@ Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const
     return read_fp8(info);
   }
   return load_floats(TRY(convert_floats(
-      TRY(read_bytes(info.weight)), find(info.weight)->dtype, DType::F32, info.weight)));
+      TRY(read_matrix(info, info.weight)), find(info.weight)->dtype, DType::F32, info.weight)));
 }
 
 Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
-  if (info.stored_rows > 0) {
+  if (info.stored_rows > 0 && info.expert < 0) {
     LinearData whole = TRY(read_linear(whole_of(info)));
     for (std::vector<std::byte>* rows : {&whole.weight, &whole.weight_scale, &whole.bias}) {
       *rows = rows_of(info, std::move(*rows));
@@ -233,7 +272,7 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
   LinearData data;
   TRY(decode_weight(info, data));
   if (!info.input_scale.empty()) {
-    const float value = TRY(read_scalar(info.input_scale));
+    const float value = TRY(read_scalar_of(info, info.input_scale));
     data.input_scale = info.inverse_scales ? 1.0f / value : value;
   }
   if (!info.pre_quant_scale.empty()) {

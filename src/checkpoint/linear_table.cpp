@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/stacked_experts.h"
+
 namespace nibble::checkpoint {
 
 namespace {
@@ -424,7 +426,10 @@ bool is_known_scale(std::string_view name) {
                                                       ".q_scale",
                                                       ".logit_scale"};
   const auto ends = [&](std::string_view ending) { return name.ends_with(ending); };
+  constexpr std::array<std::string_view, 3> kStacked = {
+      "_proj_weight_scale", "_proj_weight_scale_2", "_proj_input_scale"};  // stacked_experts.h
   return std::any_of(kSuffixes.begin(), kSuffixes.end(), ends) ||
+         std::any_of(kStacked.begin(), kStacked.end(), ends) ||
          std::any_of(kKnown.begin(), kKnown.end(), ends) ||
          name.find("_quantizer.") != std::string_view::npos;
 }
@@ -470,6 +475,54 @@ void warn_about_absent_input_scales(LinearTable& table) {
 
 }  // namespace
 
+namespace {
+
+void add_linear(LinearInfo info,
+                const QuantConfig& quant,
+                const ModelConfig& config,
+                LinearTable& table) {
+  info.claim = claimed_algo(quant, info.module);
+  // Weight-only claims make stored activation scales meaningless (those of W4A8 are for 8 bits).
+  if (info.format == LinearInfo::Format::Nvfp4 &&
+      (info.claim == QuantAlgo::W4A16Nvfp4 || info.claim == QuantAlgo::W4A8Nvfp4Fp8)) {
+    info.input_scale.clear();
+  }
+  check_claim(info, quant, config, table);
+  table.linears.push_back(std::move(info));
+}
+
+// After the linears of two dimensions; the whole is sorted again.
+void add_stacked_experts(const TensorTable& tensors,
+                         const QuantConfig& quant,
+                         const ModelConfig& config,
+                         LinearTable& table) {
+  const auto by_module = [](const LinearInfo& a, const LinearInfo& b) {
+    return a.module < b.module;
+  };
+  StackedExperts stacked = find_stacked_experts(tensors, config);
+  for (Error& error : stacked.errors) {
+    std::string module = error.where;
+    table.errors.emplace(std::move(module), std::move(error));
+  }
+  const auto apart_end = static_cast<std::ptrdiff_t>(table.linears.size());
+  for (LinearInfo& info : stacked.linears) {
+    const auto begin = table.linears.begin();
+    const auto same = std::lower_bound(begin, begin + apart_end, info, by_module);
+    if (same != begin + apart_end && same->module == info.module) {
+      table.errors.emplace(
+          info.module,
+          Error{ErrorCode::InvalidArgument,
+                "stored twice: beside " + info.weight + ", which stacks all experts",
+                same->weight});
+      continue;
+    }
+    add_linear(std::move(info), quant, config, table);
+  }
+  std::sort(table.linears.begin(), table.linears.end(), by_module);
+}
+
+}  // namespace
+
 LinearTable build_linear_table(const TensorTable& tensors,
                                const QuantConfig& quant,
                                const ModelConfig& config) {
@@ -486,15 +539,9 @@ LinearTable build_linear_table(const TensorTable& tensors,
       table.errors.emplace(module, std::move(info).error());
       continue;
     }
-    info->claim = claimed_algo(quant, module);
-    // Weight-only claims make stored activation scales meaningless (those of W4A8 are for 8 bits).
-    if (info->format == LinearInfo::Format::Nvfp4 &&
-        (info->claim == QuantAlgo::W4A16Nvfp4 || info->claim == QuantAlgo::W4A8Nvfp4Fp8)) {
-      info->input_scale.clear();
-    }
-    check_claim(*info, quant, config, table);
-    table.linears.push_back(std::move(*info));
+    add_linear(std::move(*info), quant, config, table);
   }
+  add_stacked_experts(tensors, quant, config, table);
   warn_about_absent_input_scales(table);
   warn_about_unknown_scales(tensors, table);
   return table;

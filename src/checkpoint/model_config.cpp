@@ -1,5 +1,6 @@
 #include "checkpoint/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -232,6 +233,11 @@ Result<void> parse_attention(const Keys& keys, ModelConfig& config) {
 }
 
 }  // namespace
+
+bool MoeConfig::is_sparse(int64_t layer) const {
+  return num_experts > 0 && (layer + 1) % decoder_sparse_step == 0 &&
+         std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) == mlp_only_layers.end();
+}
 
 Result<ModelConfig> parse_model_config(const json::value& config_json,
                                        const json::value* generation_config,

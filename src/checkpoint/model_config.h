@@ -40,6 +40,9 @@ struct MoeConfig {
   bool norm_topk_prob = false;
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
+  // Whether a layer has experts, else it is dense.
+  bool is_sparse(int64_t layer) const;
+  bool operator==(const MoeConfig&) const = default;
 };
 
 struct ModelConfig {

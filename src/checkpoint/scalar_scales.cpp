@@ -29,16 +29,29 @@ std::string shortest(float value) {
 }  // namespace
 
 Result<float> Checkpoint::read_scalar(const std::string& name) const {
-  const TensorInfo* info = find(name);
-  if (info == nullptr) {
+  return read_scalar_of(LinearInfo{}, name);
+}
+
+Result<float> Checkpoint::read_scalar_of(const LinearInfo& info, const std::string& name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr) {
     return fail(ErrorCode::NotFound, "missing", name);
   }
-  if (num_elements(info->shape) != 1) {
-    return invalid("expected one number, found " + to_string(info->shape), name);
+  const int64_t count = num_elements(tensor->shape);
+  if (count != 1 && info.expert < 0) {
+    return invalid("expected one number, found " + to_string(tensor->shape), name);
   }
   std::vector<std::byte> bytes = TRY(read_bytes(name));
-  bytes = TRY(convert_floats(bytes, info->dtype, DType::F32, name));
-  return load_floats(bytes).front();
+  bytes = TRY(convert_floats(bytes, tensor->dtype, DType::F32, name));
+  if (count == 1) {
+    return load_floats(bytes).front();
+  }
+  // One an expert, or one a part of an expert; the table has checked which.
+  const int64_t experts = find(info.weight)->shape[0];
+  const int64_t index = count == experts
+                            ? info.expert
+                            : info.expert * (info.stored_rows / info.n) + info.row_begin / info.n;
+  return load_floats(bytes)[static_cast<size_t>(index)];
 }
 
 void Checkpoint::check_scalars() {
@@ -46,7 +59,7 @@ void Checkpoint::check_scalars() {
     const std::string& name =
         info.format == LinearInfo::Format::Nvfp4 ? info.weight_scale_2 : info.weight_scale;
     if (info.format != LinearInfo::Format::Bf16) {
-      auto value = read_scalar(name);
+      auto value = read_scalar_of(info, name);
       if (!value) {
         linear_errors_.emplace(info.module, std::move(value).error());
         continue;
@@ -74,7 +87,7 @@ void Checkpoint::check_scalars() {
       info.global_scale = multiplier;
     }
     if (!info.input_scale.empty()) {
-      const auto value = read_scalar(info.input_scale);
+      const auto value = read_scalar_of(info, info.input_scale);
       if (!value || !std::isfinite(*value) || !(*value > 0.0f)) {
         add_warning({ErrorCode::InvalidArgument,
                      "is not a finite positive number; it is ignored and activations are scaled "

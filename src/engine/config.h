@@ -18,6 +18,7 @@ struct EngineConfig {
   CpuIsa cpu_isa = CpuIsa::Scalar;  // resolved by the caller (detect_cpu_isa or the flag)
   Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
   std::string fp4_gemm_backend = "auto";
+  std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
   int64_t context_length = 0;    // 0: from config.json
   int64_t max_total_tokens = 0;  // 0: from memory_fraction

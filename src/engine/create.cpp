@@ -135,6 +135,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   info.linear_bytes = static_cast<int64_t>(model->parameters().linear_bytes());
   info.eos_token_ids = facts.eos_token_ids;
   info.quantization = facts.quantization;
+  info.fp4_gemm_kernels = facts.fp4_gemm_kernels;
+  info.moe_kernels = facts.moe_kernels;
+  info.attention_kernels = facts.attention_kernels;
   info.layer_table = facts.layer_table;
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -143,6 +146,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
       {"path", info.model_path},
       {"architecture", info.architecture},
       {"quantization", info.quantization},
+      {"fp4_gemm", info.fp4_gemm_kernels},
+      {"moe", info.moe_kernels},
+      {"attention", info.attention_kernels},
       {"weight_bytes", info.weight_bytes},
       {"scratch_bytes", static_cast<int64_t>(runner->scratch_bytes())},
       {"seconds", info.load_seconds});

@@ -24,10 +24,13 @@ struct ModelInfo {  // fixed after load
   int64_t context_length = 0;
   int64_t max_total_tokens = 0;  // KV capacity in tokens
   int64_t weight_bytes = 0;
-  int64_t linear_bytes = 0;  // of them, in matrices: what a step of few tokens reads
+  int64_t linear_bytes = 0;  // of them, in matrices that a step of one token reads
   double load_seconds = 0;
   std::vector<int32_t> eos_token_ids;
-  std::string quantization;              // "nvfp4 (w4a16)", "bf16"
+  std::string quantization;      // "nvfp4 (w4a16)", "bf16"
+  std::string fp4_gemm_kernels;  // chosen, "a, b"; empty: the model has no such layer
+  std::string moe_kernels;
+  std::string attention_kernels;
   std::vector<std::string> layer_table;  // the per-layer scheme and kernel table as printed
 };
 

@@ -13,6 +13,7 @@ model::ModelOptions model_options(const EngineConfig& config) {
       cpu ? static_cast<int>(config.cpu_isa) : device_api(config.device).isa(config.device);
   options.nvfp4_mode = config.nvfp4_mode;
   options.fp4_gemm_backend = config.fp4_gemm_backend;
+  options.moe_runner_backend = config.moe_runner_backend;
   options.attention_backend = config.attention_backend;
   options.page_size = config.page_size;
   options.context_length = config.context_length;

@@ -32,7 +32,7 @@ Result<Runner> Runner::create(const model::Model& model,
                               const RunnerLimits& limits,
                               Stream stream) {
   Runner runner(model, limits, stream);
-  const SmallOps& ops = small_ops(stream.device.kind);
+  const SmallOps& ops = small_ops(stream.device.kind, model.facts().isa);
   const int64_t hidden = model.hidden_size();
   const int64_t vocab = model.facts().vocab_size;
   const int64_t most_tokens = std::max(limits.max_step_tokens, limits.max_seqs);
@@ -159,7 +159,7 @@ void Runner::run(const Batch& batch, const KvPool& pool, const Consume& consume)
   const std::vector<Wanted> wanted = fill_inputs(batch, pool);
   const DeviceApi& api = device_api(stream_.device);
   Arena arena(scratch_.data(), scratch_.size_bytes(), stream_.device);
-  model::Context context{arena, stream_, small_ops(stream_.device.kind)};
+  model::Context context{arena, stream_, small_ops(stream_.device.kind, model_->facts().isa)};
   const auto rows = static_cast<int64_t>(wanted.size());
   const Tensor hidden = hidden_.view(DType::BF16, {rows, model_->hidden_size()});
   model_->forward(context, view_, hidden);

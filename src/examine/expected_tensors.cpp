@@ -68,13 +68,6 @@ class Lookup {
   std::vector<Error> errors_;
 };
 
-bool is_moe_layer(const ModelConfig& config, int64_t layer) {
-  const auto& dense = config.moe.mlp_only_layers;
-  return config.moe.num_experts > 0 &&
-         std::find(dense.begin(), dense.end(), layer) == dense.end() &&
-         (layer + 1) % config.moe.decoder_sparse_step == 0;
-}
-
 void mlp(Lookup& lookup,
          const std::string& prefix,
          int64_t hidden,
@@ -144,7 +137,7 @@ std::vector<Error> missing_tensors(const Checkpoint& checkpoint) {
     lookup.vector(layer + "input_layernorm.weight", config.hidden_size, "hidden_size");
     attention(lookup, layer, config);
     lookup.vector(layer + "post_attention_layernorm.weight", config.hidden_size, "hidden_size");
-    if (is_moe_layer(config, index)) {
+    if (config.moe.is_sparse(index)) {
       experts(lookup, layer, config);
     } else {
       mlp(lookup,

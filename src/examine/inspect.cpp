@@ -10,6 +10,7 @@
 #include "base/number_formats.h"
 #include "examine/expected_tensors.h"
 #include "model/registry.h"
+#include "ops/experts.h"
 #include "ops/gemm.h"
 #include "ops/gemm_variant.h"
 #include "quant/quant_mode.h"
@@ -51,7 +52,28 @@ int isa_of(Device::Kind kind) {
   return api != nullptr && api->num_devices() > 0 ? api->isa({kind, 0}) : kAssumedGpu;
 }
 
-std::string kernel_of(const LinearInfo& info, Device::Kind device) {
+std::string name_of_experts_kernel(const LinearInfo& info,
+                                   const checkpoint::ModelConfig& config,
+                                   Device::Kind device) {
+  ExpertsDesc desc;
+  desc.device = device;
+  desc.isa = isa_of(device);
+  desc.mode = default_mode(info);
+  desc.experts = config.moe.num_experts;
+  desc.topk = config.moe.num_experts_per_tok;
+  desc.hidden = config.hidden_size;
+  desc.ffn = config.moe.moe_intermediate_size;
+  desc.pre_quant_scale = !info.pre_quant_scale.empty();
+  const auto backend = select_experts(desc, "auto");
+  return backend ? std::string((*backend)->name) : "none: " + backend.error().message;
+}
+
+std::string kernel_of(const LinearInfo& info,
+                      const checkpoint::ModelConfig& config,
+                      Device::Kind device) {
+  if (config.moe.num_experts > 0 && info.module.find(".experts.") != std::string::npos) {
+    return name_of_experts_kernel(info, config, device);
+  }
   GemmDesc desc;
   desc.device = device;
   desc.isa = isa_of(device);
@@ -71,6 +93,15 @@ std::string kernel_of(const LinearInfo& info, Device::Kind device) {
 
 // Block scales as stored; reading the whole linear tells whether odd ones are harmless.
 void scan(const Checkpoint& checkpoint, InspectedLinear& linear, std::vector<Problem>& problems) {
+  if (linear.info.expert >= 0) {  // a slice of a stack, which reading judges too
+    auto data = checkpoint.read_linear(linear.info);
+    if (!data) {
+      problems.push_back({Problem::Severity::Error, std::move(data).error()});
+    } else {
+      linear.scales = scale_statistics(data->weight_scale);
+    }
+    return;
+  }
   const checkpoint::TensorInfo* info = checkpoint.find(linear.info.weight_scale);
   std::vector<std::byte> codes(info->size_bytes);
   auto read = checkpoint.read(linear.info.weight_scale, codes);
@@ -212,11 +243,13 @@ Result<Inspection> inspect(const InspectOptions& options) {
     InspectedLinear linear;
     linear.info = info;
     linear.mode = to_string(default_mode(info));
-    const std::string key = linear.mode + " " + std::to_string(info.n) + " " +
-                            std::to_string(info.k) + (info.pre_quant_scale.empty() ? "" : " awq");
+    const bool expert = info.module.find(".experts.") != std::string::npos;
+    const std::string key = linear.mode + (expert ? " experts " : " ") + std::to_string(info.n) +
+                            " " + std::to_string(info.k) +
+                            (info.pre_quant_scale.empty() ? "" : " awq");
     auto [kernel, is_new] = kernels.try_emplace(key);
     if (is_new) {
-      kernel->second = kernel_of(info, options.device);
+      kernel->second = kernel_of(info, result.config, options.device);
     }
     linear.kernel = kernel->second;
     if (options.scan_scales && info.format == LinearInfo::Format::Nvfp4) {

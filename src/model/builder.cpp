@@ -12,50 +12,9 @@ namespace {
 
 using checkpoint::LinearInfo;
 
-// "model.layers.12.mlp.down_proj" -> "model.layers.*.mlp.down_proj"
-std::string pattern_of(std::string_view name) {
-  std::string pattern;
-  size_t begin = 0;
-  while (begin <= name.size()) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view piece = name.substr(begin, end - begin);
-    const bool number = !piece.empty() && std::all_of(piece.begin(), piece.end(), [](char c) {
-      return c >= '0' && c <= '9';
-    });
-    pattern += (begin == 0 ? "" : ".") + (number ? std::string("*") : std::string(piece));
-    begin = end + 1;
-  }
-  return pattern;
-}
-
 std::string pad(std::string text, size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text;
-}
-
-struct ModeChoice {
-  QuantMode mode;
-  std::string why;
-};
-
-ModeChoice choose_mode(LinearInfo::Format format, Nvfp4Mode wanted) {
-  switch (format) {
-    case LinearInfo::Format::Bf16:
-      return {kBf16, "stored as bf16"};
-    case LinearInfo::Format::Fp8:
-      return {kFp8, "stored as fp8"};
-    case LinearInfo::Format::Nvfp4:
-      break;
-  }
-  switch (wanted) {
-    case Nvfp4Mode::W4A16:
-      return {kW4A16, "nvfp4-mode w4a16"};
-    case Nvfp4Mode::W4A4:
-      return {kW4A4, "nvfp4-mode w4a4"};
-    case Nvfp4Mode::Auto:
-      break;
-  }
-  return {kW4A16, "nvfp4-mode auto: no FP4 tensor cores"};
 }
 
 // Two million positions of 128 channels: above every published model.
@@ -82,6 +41,21 @@ void Builder::fail(Error error) {
   }
 }
 
+void Builder::refuse_sliding_window() {
+  // Qwen states a window and a switch, Mistral and Mixtral the window alone.
+  const boost::json::object& raw = config().raw;
+  const auto* used = raw.if_contains("use_sliding_window");
+  const auto* window = raw.if_contains("sliding_window");
+  const bool asked = used != nullptr ? used->is_bool() && used->get_bool()
+                                     : window != nullptr && window->is_number();
+  if (asked) {
+    fail(
+        Error{ErrorCode::Unsupported,
+              "sliding-window attention is not supported",
+              used != nullptr ? "config.json: use_sliding_window" : "config.json: sliding_window"});
+  }
+}
+
 Result<void> Builder::finish() const {
   if (error_) {
     return tl::unexpected<Error>(*error_);
@@ -90,6 +64,42 @@ Result<void> Builder::finish() const {
 }
 
 // ---- linears ----
+
+// "model.layers.12.mlp.down_proj" -> "model.layers.*.mlp.down_proj"
+std::string Builder::pattern_of(std::string_view name) {
+  std::string pattern;
+  size_t begin = 0;
+  while (begin <= name.size()) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view piece = name.substr(begin, end - begin);
+    const bool number = !piece.empty() && std::all_of(piece.begin(), piece.end(), [](char c) {
+      return c >= '0' && c <= '9';
+    });
+    pattern += (begin == 0 ? "" : ".") + (number ? std::string("*") : std::string(piece));
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+Builder::ModeChoice Builder::choose_mode(LinearInfo::Format format, Nvfp4Mode wanted) {
+  switch (format) {
+    case LinearInfo::Format::Bf16:
+      return {kBf16, "stored as bf16"};
+    case LinearInfo::Format::Fp8:
+      return {kFp8, "stored as fp8"};
+    case LinearInfo::Format::Nvfp4:
+      break;
+  }
+  switch (wanted) {
+    case Nvfp4Mode::W4A16:
+      return {kW4A16, "nvfp4-mode w4a16"};
+    case Nvfp4Mode::W4A4:
+      return {kW4A4, "nvfp4-mode w4a4"};
+    case Nvfp4Mode::Auto:
+      break;
+  }
+  return {kW4A16, "nvfp4-mode auto: no FP4 tensor cores"};
+}
 
 Result<Builder::Resolved> Builder::resolve(
     const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out) {
@@ -135,6 +145,9 @@ Result<Builder::Resolved> Builder::resolve(
     Error error = backend.error();
     error.where = name;
     return tl::unexpected<Error>(std::move(error));
+  }
+  if (nvfp4) {
+    note_kernel(Op::Fp4Gemm, (*backend)->name);
   }
   std::string why = choice.why;
   why += wanted == "auto" ? ", first kernel that takes it" : ", fp4-gemm-backend " + wanted;
@@ -272,6 +285,7 @@ Attention Builder::attention(
     return attention;
   }
   attention.backend = *backend;
+  note_kernel(Op::Attention, (*backend)->name);
   attention.store = store_.get();
   attention.layer = layer;
   if (!rope_table_) {  // shared by all layers
@@ -312,9 +326,17 @@ std::vector<std::string> Builder::layer_table() const {
   std::vector<std::string> lines;
   for (const Row& row : rows_) {
     lines.push_back(pad(row.pattern + " (" + std::to_string(row.count) + ")", 44) +
-                    pad(row.format, 7) + pad(row.mode, 7) + pad(row.kernel, 24) + row.why);
+                    pad(row.format, 7) + pad(row.mode, 7) + pad(row.kernel, 25) + row.why);
   }
   return lines;
+}
+
+std::string Builder::kernels(Op op) const {
+  std::string names;
+  for (const std::string& name : kernels_[static_cast<size_t>(op)]) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names;
 }
 
 std::string Builder::quantization() const {

@@ -3,8 +3,11 @@
 // reported by finish(), so architecture files read as a list of what the model consists of.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/layers.h"
 #include "model/model.h"
+#include "model/moe_block.h"
 
 namespace nibble::model {
 
@@ -39,12 +43,18 @@ class Builder {
   Attention attention(
       const std::string& prefix, size_t layer, bool qk_norm, Bias bias, Bias o_bias);
   SwiGluMlp swiglu(const std::string& prefix, int64_t intermediate, Bias bias);
+  // The mixture of experts under `layer` ("model.layers.0").
+  MoeBlock moe(const std::string& layer, const MoeTraits& traits);
 
+  // For the families whose config can ask for windows: fails when it does.
+  void refuse_sliding_window();
   void fail(Error error);  // keeps the first
   Result<void> finish() const;
   std::unique_ptr<ParameterStore> take_store() { return std::move(store_); }
   std::vector<std::string> layer_table() const;
   std::string quantization() const;  // "nvfp4 (w4a16)", "bf16"
+  enum class Op : uint8_t { Fp4Gemm, Experts, Attention };
+  std::string kernels(Op op) const;  // registry names of those chosen, "a, b"
 
  private:
   struct Row {
@@ -55,6 +65,13 @@ class Builder {
              kernel == other.kernel && why == other.why;
     }
   };
+  struct ModeChoice {
+    QuantMode mode;
+    std::string why;
+  };
+  // The one place where a stored form and the wanted mode become what is computed.
+  static ModeChoice choose_mode(checkpoint::LinearInfo::Format format, Nvfp4Mode wanted);
+  static std::string pattern_of(std::string_view name);
   struct Resolved {
     GemmDesc desc;
     const GemmBackend* backend;
@@ -62,7 +79,11 @@ class Builder {
   };
   Result<Resolved> resolve(
       const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out);
+  Result<Experts> resolve_experts(const std::string& name, const MoeTraits& traits);
   void add_row(Row row);
+  void note_kernel(Op op, std::string_view name) {
+    kernels_[static_cast<size_t>(op)].emplace(name);
+  }
   // Before the config's sizes become memory: what is stored must be there and have that shape.
   void expect_stored(const std::string& name, const Shape& shape, std::string_view expected_from);
   std::optional<ParameterStore::Id> declare_rope_table();
@@ -74,6 +95,7 @@ class Builder {
   std::optional<ParameterStore::Id> rope_table_;
   std::optional<Error> error_;
   std::vector<Row> rows_;
+  std::array<std::set<std::string, std::less<>>, 3> kernels_;  // by Op
 };
 
 }  // namespace nibble::model

@@ -1,6 +1,8 @@
 #include "model/dense_decoder.h"
 
 #include <string>
+#include <variant>
+#include <vector>
 
 namespace nibble::model {
 
@@ -10,7 +12,7 @@ struct Layer {
   Norm input_norm;
   Attention attention;
   Norm post_attention_norm;
-  SwiGluMlp mlp;
+  std::variant<SwiGluMlp, MoeBlock> ffn;
 };
 
 class DenseDecoder final : public Model {
@@ -30,7 +32,11 @@ class DenseDecoder final : public Model {
                                           traits.o_bias);
       layer.post_attention_norm =
           builder.norm(prefix + ".post_attention_layernorm", hidden_size_, "hidden_size");
-      layer.mlp = builder.swiglu(prefix + ".mlp", c.intermediate_size, traits.mlp_bias);
+      if (traits.moe && c.moe.is_sparse(l)) {
+        layer.ffn = builder.moe(prefix, *traits.moe);
+      } else {
+        layer.ffn = builder.swiglu(prefix + ".mlp", c.intermediate_size, traits.mlp_bias);
+      }
       layers_.push_back(layer);
     }
     final_norm_ = builder.norm("model.norm", hidden_size_, "hidden_size");
@@ -52,7 +58,7 @@ class DenseDecoder final : public Model {
       }
       layer.attention(context, batch, x, x);
       layer.post_attention_norm.add(context, x, residual, x);
-      layer.mlp(context, x, x);
+      std::visit([&](const auto& ffn) { ffn(context, x, x); }, layer.ffn);
     }
     if (context.runs() && batch.rows.shape[0] > 0) {
       context.ops.add(residual, x, context.stream);

@@ -1,9 +1,10 @@
-// The dense decoder that Llama, Qwen2 and Qwen3 share: per layer norm, attention, norm, SwiGLU,
-// with a residual stream in bf16. The architecture files say what differs.
+// The decoder that Llama, Qwen2, Qwen3 and the mixtures of experts of their shape share: per layer
+// norm, attention, norm, and SwiGLU or a mixture of experts, with a residual stream in bf16. The
+// architecture files say what differs.
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <optional>
 
 #include "model/builder.h"
 #include "model/model.h"
@@ -15,6 +16,7 @@ struct DenseTraits {
   Bias qkv_bias = Bias::IfStored;
   Bias o_bias = Bias::IfStored;
   Bias mlp_bias = Bias::IfStored;
+  std::optional<MoeTraits> moe = std::nullopt;  // of the layers that the config makes sparse
 };
 
 std::unique_ptr<Model> make_dense_decoder(Builder& builder, const DenseTraits& traits);

@@ -59,6 +59,13 @@ Result<void> require_same_model(const ModelConfig& ours, const ModelConfig& thei
                    ours.rope.original_max_position,
                    theirs.rope.original_max_position));
   TRY(require_same("other rope settings are as they were", true, ours.rope == theirs.rope));
+  TRY(require_same("num_experts", ours.moe.num_experts, theirs.moe.num_experts));
+  TRY(require_same(
+      "num_experts_per_tok", ours.moe.num_experts_per_tok, theirs.moe.num_experts_per_tok));
+  TRY(require_same(
+      "moe_intermediate_size", ours.moe.moe_intermediate_size, theirs.moe.moe_intermediate_size));
+  TRY(require_same("norm_topk_prob", ours.moe.norm_topk_prob, theirs.moe.norm_topk_prob));
+  TRY(require_same("other expert settings are as they were", true, ours.moe == theirs.moe));
   return {};
 }
 
@@ -101,9 +108,13 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   TRY(builder.finish());
 
   ModelFacts& facts = model->facts_;
+  facts.isa = options.isa;
   facts.architecture = config.architecture;
   facts.model_type = config.model_type;
   facts.quantization = builder.quantization();
+  facts.fp4_gemm_kernels = builder.kernels(Builder::Op::Fp4Gemm);
+  facts.moe_kernels = builder.kernels(Builder::Op::Experts);
+  facts.attention_kernels = builder.kernels(Builder::Op::Attention);
   facts.vocab_size = config.vocab_size;
   facts.context_length = builder.context_length();
   facts.layers = config.num_hidden_layers;

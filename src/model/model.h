@@ -26,15 +26,22 @@ struct ModelOptions {
   int isa = 0;  // CpuIsa on the CPU, 10 * major + minor on CUDA
   Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
   std::string fp4_gemm_backend = "auto";
+  std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
 };
 
 struct ModelFacts {  // fixed after load
+  int isa = 0;       // as in ModelOptions
   std::string architecture;
   std::string model_type;
   std::string quantization;  // "nvfp4 (w4a16)", "bf16"
+  // Registry names of the kernels that were chosen, "a, b" where there are several; empty where the
+  // model has no such layer.
+  std::string fp4_gemm_kernels;
+  std::string moe_kernels;
+  std::string attention_kernels;
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t layers = 0;

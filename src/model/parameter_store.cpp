@@ -21,98 +21,10 @@ constexpr uint64_t kAlignment = 256;
 
 uint64_t round_up(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
 
-LinearInfo::Format format_of(QuantMode::Weight weight) {
-  switch (weight) {
-    case QuantMode::Weight::Bf16:
-      return LinearInfo::Format::Bf16;
-    case QuantMode::Weight::Nvfp4:
-      return LinearInfo::Format::Nvfp4;
-    case QuantMode::Weight::Fp8:
-      return LinearInfo::Format::Fp8;
-  }
-  return LinearInfo::Format::Bf16;
-}
-
-// First non-finite bf16 value, or -1.
-int64_t find_not_finite_bf16(std::span<const std::byte> data) {
-  const auto* values = reinterpret_cast<const uint16_t*>(data.data());
-  const auto count = static_cast<int64_t>(data.size() / 2);
-  for (int64_t i = 0; i < count; ++i) {
-    if ((values[i] & 0x7F80u) == 0x7F80u) {
-      return i;
-    }
-  }
-  return -1;
-}
-
-int64_t find_not_finite_f32(std::span<const std::byte> data) {
-  const auto* values = reinterpret_cast<const uint32_t*>(data.data());
-  const auto count = static_cast<int64_t>(data.size() / 4);
-  for (int64_t i = 0; i < count; ++i) {
-    if ((values[i] & 0x7F800000u) == 0x7F800000u) {
-      return i;
-    }
-  }
-  return -1;
-}
-
-int64_t find_nan_e4m3(std::span<const std::byte> data) {
-  for (size_t i = 0; i < data.size(); ++i) {
-    if ((static_cast<uint8_t>(data[i]) & 0x7Fu) == 0x7Fu) {
-      return static_cast<int64_t>(i);
-    }
-  }
-  return -1;
-}
-
-Result<void> require_finite(DType dtype, std::span<const std::byte> data, const std::string& name) {
-  int64_t at = -1;
-  if (dtype == DType::BF16) {
-    at = find_not_finite_bf16(data);
-  } else if (dtype == DType::F32) {
-    at = find_not_finite_f32(data);
-  } else if (dtype == DType::E4M3) {
-    at = find_nan_e4m3(data);
-  }
-  if (at >= 0) {
-    return invalid("expected finite values, found NaN or infinity at element " + std::to_string(at),
-                   name);
-  }
-  return {};
-}
-
-Result<void> require_scale(float value, const std::string& name) {
-  if (!std::isfinite(value) || value < 0.0f) {
-    return invalid("expected a finite scale, found " + std::to_string(value), name);
-  }
-  return {};
-}
-
-Result<void> check_values(const LinearInfo& info, const LinearData& data) {
-  TRY(require_finite(data.weight_dtype, data.weight, info.weight));
-  if (info.format == LinearInfo::Format::Nvfp4) {
-    TRY(require_finite(DType::E4M3, data.weight_scale, info.weight_scale));
-    TRY(require_scale(data.weight_scale_2, info.weight_scale_2));
-  } else if (info.format == LinearInfo::Format::Fp8) {
-    TRY(require_scale(data.weight_scale_2, info.weight_scale));
-  }
-  if (data.input_scale) {
-    TRY(require_scale(*data.input_scale, info.input_scale));
-  }
-  TRY(require_finite(data.pre_quant_scale_dtype, data.pre_quant_scale, info.pre_quant_scale));
-  return {};
-}
-
 // The scheme a linear was declared with must be what the checkpoint stores: kernels and slots
 // depend on it.
 Result<void> check_scheme(const LinearSpec& spec, const LinearInfo& info) {
-  const LinearInfo::Format expected = format_of(spec.desc.mode.weight);
-  if (info.format != expected) {
-    return invalid("expected a linear stored as " + std::string(to_string(expected)) + ", found " +
-                       std::string(to_string(info.format)) +
-                       "; another scheme needs a restart of the server",
-                   info.module);
-  }
+  TRY(check_format(spec.desc.mode.weight, info));
   if (spec.bias != !info.bias.empty()) {
     return invalid(spec.bias ? "expected a bias, found none" : "found a bias, expected none",
                    info.module + ".bias");
@@ -147,49 +59,6 @@ std::vector<uint16_t> to_bf16(std::span<const std::byte> data, DType dtype) {
   return out;
 }
 
-Result<LinearData> read_part(const Checkpoint& source,
-                             const PartSpec& part,
-                             const LinearInfo& info) {
-  if (!part.embedding) {
-    return source.read_linear(info);
-  }
-  LinearData data;
-  data.weight =
-      TRY(source.read_as(info.weight, DType::BF16, Shape{info.n, info.k}, part.expected_from));
-  return data;
-}
-
-// A LinearPart is read-only for pack(), but Tensor has no const form.
-Tensor host_view(const std::vector<std::byte>& data, DType dtype, Shape shape) {
-  return {const_cast<std::byte*>(data.data()), dtype, shape, Device{}};
-}
-
-LinearPart view_of(const LinearInfo& info, LinearData& data, float& input_scale) {
-  LinearPart part;
-  const Device host{};
-  switch (info.format) {
-    case LinearInfo::Format::Bf16:
-      part.weight = host_view(data.weight, DType::BF16, {info.n, info.k});
-      break;
-    case LinearInfo::Format::Nvfp4:
-      part.weight = host_view(data.weight, DType::U8, {info.n, info.k / 2});
-      part.weight_scale = host_view(data.weight_scale, DType::E4M3, {info.n, info.k / 16});
-      part.weight_scale_2 = Tensor(&data.weight_scale_2, DType::F32, Shape{}, host);
-      break;
-    case LinearInfo::Format::Fp8:
-      part.weight = host_view(data.weight, DType::E4M3, {info.n, info.k});
-      part.weight_scale = Tensor(&data.weight_scale_2, DType::F32, Shape{}, host);
-      break;
-  }
-  if (data.input_scale) {
-    part.input_scale = Tensor(&input_scale, DType::F32, Shape{}, host);
-  }
-  if (!data.pre_quant_scale.empty()) {
-    part.pre_quant_scale = host_view(data.pre_quant_scale, data.pre_quant_scale_dtype, {info.k});
-  }
-  return part;
-}
-
 uint64_t hash_bytes(std::span<const std::byte> data, uint64_t hash) {
   size_t i = 0;
   for (; i + 8 <= data.size(); i += 8) {
@@ -207,16 +76,17 @@ uint64_t hash_bytes(std::span<const std::byte> data, uint64_t hash) {
 
 }  // namespace
 
-Result<LinearInfo> find_part(const Checkpoint& source, const PartSpec& part, int64_t k) {
-  if (!part.embedding) {
-    return source.linear(part.module, part.n, k, part.expected_from);
+const std::string& ParameterStore::Entry::name() const {
+  switch (kind) {
+    case Kind::Linear:
+      return linear.name;
+    case Kind::Experts:
+      return experts.name;
+    case Kind::Tensor:
+    case Kind::Derived:
+      break;
   }
-  LinearInfo info;
-  info.module = part.module;
-  info.n = part.n;
-  info.k = k;
-  info.weight = part.module + ".weight";
-  return info;
+  return plain.name;
 }
 
 // ---- declaration ----
@@ -241,6 +111,18 @@ ParameterStore::Id ParameterStore::declare_linear(LinearSpec spec) {
     entry.slots.emplace_back(nullptr, DType::BF16, Shape{spec.desc.n}, Device{});
   }
   entry.linear = std::move(spec);
+  add(std::move(entry));
+  return static_cast<Id>(entries_.size() - 1);
+}
+
+ParameterStore::Id ParameterStore::declare_experts(ExpertsSpec spec) {
+  CHECK(spec.backend != nullptr && static_cast<int64_t>(spec.experts.size()) == spec.desc.experts,
+        "experts without backend or parts: ",
+        spec.name);
+  Entry entry;
+  entry.kind = Kind::Experts;
+  entry.slots = spec.backend->packed_layout(spec.desc);
+  entry.experts = std::move(spec);
   add(std::move(entry));
   return static_cast<Id>(entries_.size() - 1);
 }
@@ -307,7 +189,8 @@ Tensor ParameterStore::bias(Id id) const {
 }
 
 Tensor ParameterStore::tensor(Id id) const {
-  DCHECK(entries_[id].kind != Kind::Linear, "a linear has slots, not one tensor");
+  DCHECK(entries_[id].kind == Kind::Tensor || entries_[id].kind == Kind::Derived,
+         "linears and experts have slots, not one tensor");
   return entries_[id].slots[0];
 }
 
@@ -324,7 +207,6 @@ Result<void> ParameterStore::fill_linear(const Entry& entry,
     infos.push_back(TRY(find_part(source, part, spec.desc.k)));
     TRY(check_scheme(spec, infos.back()));
     data.push_back(TRY(read_part(source, part, infos.back())));
-    TRY(check_values(infos.back(), data.back()));
     if (data.back().pre_quant_scale != data.front().pre_quant_scale) {
       return unsupported(
           "the parts of a fused linear need the same pre_quant_scale, found one unlike " +
@@ -395,6 +277,9 @@ Result<void> ParameterStore::fill(const Checkpoint& source,
       case Kind::Linear:
         TRY(fill_linear(entry, source, base, stream));
         break;
+      case Kind::Experts:
+        TRY(fill_experts(entry, source, base, stream));
+        break;
       case Kind::Tensor:
         TRY(fill_tensor(entry, source, base, stream));
         break;
@@ -413,7 +298,13 @@ Result<void> ParameterStore::fill(const Checkpoint& source,
 size_t ParameterStore::linear_bytes() const {
   size_t bytes = 0;
   for (const Entry& entry : entries_) {
-    bytes += entry.kind == Kind::Linear ? entry.size_bytes : 0;
+    if (entry.kind == Kind::Linear) {
+      bytes += entry.size_bytes;
+    } else if (entry.kind == Kind::Experts) {
+      const ExpertsDesc& desc = entry.experts.desc;
+      bytes +=
+          entry.size_bytes * static_cast<size_t>(desc.topk) / static_cast<size_t>(desc.experts);
+    }
   }
   return bytes;
 }
@@ -481,7 +372,7 @@ std::vector<Checksum> ParameterStore::checksums(Stream stream) const {
       device_api(stream.device).synchronize(stream);
       hash = hash_bytes(host, hash);
     }
-    all.push_back({entry.kind == Kind::Linear ? entry.linear.name : entry.plain.name, hash});
+    all.push_back({entry.name(), hash});
   }
   return all;
 }

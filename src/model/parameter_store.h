@@ -14,20 +14,13 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "model/linear_source.h"
+#include "ops/experts.h"
 #include "ops/gemm.h"
 #include "tensor/buffer.h"
 #include "tensor/tensor.h"
 
 namespace nibble::model {
-
-// One checkpoint matrix of a fused linear.
-struct PartSpec {
-  std::string module;         // "model.layers.0.self_attn.q_proj"
-  int64_t n = 0;              // output rows
-  std::string expected_from;  // config keys behind n and k, for messages
-  // A tied head: `module` is the embedding, a plain matrix that no scheme applies to.
-  bool embedding = false;
-};
 
 struct LinearSpec {
   std::string name;  // "model.layers.0.self_attn.qkv_proj": for tables and checksums
@@ -44,10 +37,17 @@ struct TensorSpec {
   std::string expected_from;
 };
 
-// How the checkpoint stores a part; errors name the tensor.
-Result<checkpoint::LinearInfo> find_part(const checkpoint::Checkpoint& source,
-                                         const PartSpec& part,
-                                         int64_t k);
+// The matrices of one expert; the gate is unused without SwiGLU.
+struct ExpertSpec {
+  PartSpec gate, up, down;
+};
+
+struct ExpertsSpec {
+  std::string name;  // "model.layers.0.mlp.experts"
+  std::vector<ExpertSpec> experts;
+  ExpertsDesc desc;
+  const ExpertsBackend* backend = nullptr;
+};
 
 // A whole checkpoint, read, checked and packed, waiting for commit().
 class Staged {
@@ -76,6 +76,7 @@ class ParameterStore {
 
   // ---- declaration: no memory yet ----
   Id declare_linear(LinearSpec spec);
+  Id declare_experts(ExpertsSpec spec);
   Id declare_tensor(TensorSpec spec);
   // Computed from the config, never in the checkpoint (rope tables).
   Id declare_derived(std::string name, DType dtype, Shape shape, std::vector<std::byte> value);
@@ -86,11 +87,11 @@ class ParameterStore {
   Result<void> load(const checkpoint::Checkpoint& source, Stream stream, const Progress& progress);
 
   // ---- reading; valid after seal(), the same addresses after every commit() ----
-  std::span<const Tensor> slots(Id id) const;  // of a linear, without its bias
+  std::span<const Tensor> slots(Id id) const;  // of a linear, without its bias, or of experts
   Tensor bias(Id id) const;                    // empty when there is none
   Tensor tensor(Id id) const;                  // of a plain or derived tensor
   size_t size_bytes() const { return size_bytes_; }
-  size_t linear_bytes() const;  // of the matrices: what a step of few tokens reads
+  size_t linear_bytes() const;  // of the matrices that a step of one token reads
   bool resident() const { return memory_.data() != nullptr; }
 
   // ---- replacing ----
@@ -108,15 +109,17 @@ class ParameterStore {
   std::vector<Checksum> checksums(Stream stream) const;
 
  private:
-  enum class Kind : uint8_t { Linear, Tensor, Derived };
+  enum class Kind : uint8_t { Linear, Experts, Tensor, Derived };
   struct Entry {
     Kind kind = Kind::Tensor;
     LinearSpec linear;              // Linear
+    ExpertsSpec experts;            // Experts
     TensorSpec plain;               // Tensor, Derived
     std::vector<std::byte> value;   // Derived
     std::vector<Tensor> slots;      // data: inside memory_
     std::vector<uint64_t> offsets;  // of slots
     size_t size_bytes = 0;
+    const std::string& name() const;
   };
   Entry& add(Entry entry);
   void point_slots_at(void* base);
@@ -129,6 +132,10 @@ class ParameterStore {
                            const checkpoint::Checkpoint& source,
                            void* base,
                            Stream stream) const;
+  Result<void> fill_experts(const Entry& entry,
+                            const checkpoint::Checkpoint& source,
+                            void* base,
+                            Stream stream) const;
   Result<void> fill_tensor(const Entry& entry,
                            const checkpoint::Checkpoint& source,
                            void* base,

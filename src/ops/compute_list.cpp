@@ -1,4 +1,4 @@
-// The small-op table of every device, one line each. The objects live in backends/.
+// The small-op tables, best first for each device, one line each. The objects live in backends/.
 #include <vector>
 
 #include "base/check.h"
@@ -6,13 +6,14 @@
 
 namespace nibble {
 
-extern const SmallOps kCpuSmallOps;
+extern const SmallOps kCpuSmallOpsAvx2;
+extern const SmallOps kCpuSmallOpsScalar;
 
 std::span<const SmallOps* const> cuda_small_ops();  // empty in backends/none
 
 std::span<const SmallOps* const> compute_list() {
   static const std::vector<const SmallOps*> kAll = [] {
-    std::vector<const SmallOps*> all{&kCpuSmallOps};
+    std::vector<const SmallOps*> all{&kCpuSmallOpsAvx2, &kCpuSmallOpsScalar};
     for (const SmallOps* ops : cuda_small_ops()) {
       all.push_back(ops);
     }
@@ -21,10 +22,10 @@ std::span<const SmallOps* const> compute_list() {
   return kAll;
 }
 
-const SmallOps& small_ops(Device::Kind device) {
+const SmallOps& small_ops(Device::Kind device, int isa) {
   const SmallOps* found = nullptr;
   for (const SmallOps* ops : compute_list()) {
-    if (ops->device == device) {
+    if (found == nullptr && ops->device == device && ops->isa <= isa) {
       found = ops;
     }
   }

@@ -49,6 +49,7 @@ struct RouterBackend {
                 Stream);
 };
 const RouterBackend& router(Device::Kind device);
+const RouterBackend* find_router(Device::Kind device);  // nullptr: this build has none
 
 // ---- experts ----
 

@@ -45,13 +45,18 @@ std::span<const ExpertsBackend* const> experts_backends() {
   return kAll;
 }
 
-const RouterBackend& router(Device::Kind device) {
+const RouterBackend* find_router(Device::Kind device) {
   const RouterBackend* found = device == Device::Kind::Cpu ? &kCpuRouter : nullptr;
   for (const RouterBackend* candidate : cuda_routers()) {
     if (candidate->device == device) {
       found = candidate;
     }
   }
+  return found;
+}
+
+const RouterBackend& router(Device::Kind device) {
+  const RouterBackend* found = find_router(device);
   CHECK(found != nullptr, "this build has no router for ", to_string(device));
   return *found;
 }

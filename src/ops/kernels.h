@@ -1,6 +1,6 @@
-// The small operations of a transformer layer, one table per device. Activations are bf16 with
-// FP32 arithmetic inside and one rounding at the end; rows do not depend on each other, so results
-// do not depend on the batch.
+// The small operations of a transformer layer, one table per device and instruction level.
+// Activations are bf16 with FP32 arithmetic inside and one rounding at the end; rows do not depend
+// on each other, so results do not depend on the batch.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@ namespace nibble {
 
 struct SmallOps {
   Device::Kind device;
+  int isa = 0;  // least level it needs: CpuIsa on the CPU
   // out[t, :] = table[ids[t], :]; ids i32 [tokens], table bf16 [vocab, hidden], out bf16.
   void (*embedding)(const Tensor& ids, const Tensor& table, const Tensor& out, Stream);
   // out = x * rsqrt(mean(x^2) + eps) * weight over the last dimension; x, out bf16 [rows, width],
@@ -48,6 +49,7 @@ struct SmallOps {
 };
 
 std::span<const SmallOps* const> compute_list();  // ops/compute_list.cpp
-const SmallOps& small_ops(Device::Kind device);
+// The first table of the device that the level allows.
+const SmallOps& small_ops(Device::Kind device, int isa);
 
 }  // namespace nibble

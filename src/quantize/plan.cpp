@@ -34,7 +34,8 @@ void finish_sizes(const Checkpoint& source, Unit& unit) {
     unit.output_bytes += bytes_of(entry);
   }
   for (const LinearInfo& info : unit.linears) {
-    unit.source_bytes += source.find(info.weight)->size_bytes;
+    unit.source_bytes +=
+        info.expert >= 0 ? info.size_bytes : source.find(info.weight)->size_bytes;  // of a stack
   }
   if (unit.linears.empty()) {
     unit.source_bytes = source.find(unit.tensor)->size_bytes;

@@ -71,7 +71,9 @@ TEST(Backends, FollowTheTableOfCombinations) {
       {"auto", "auto", "cutlass", "none", nullptr, "has no NVFP4 kernels"},
       {"auto", "auto", "deep_gemm", "none", nullptr, "has no NVFP4 kernels"},
       {"auto", "auto", "flashinfer_mxfp4", "none", nullptr, "is for MXFP4 checkpoints"},
-      {"auto", "auto", "unheard_of", "none", nullptr, "is not known"},
+      {"auto", "auto", "marlin", "none", "auto", "w4a16"},
+      {"auto", "w4a4", "experimental_sgl_marlin", "none", nullptr, "means weight-only FP4"},
+      {"auto", "w4a4", "nvfp4_grouped_w4a4_avx2", "none", "auto", "w4a4"},
       {"auto", "w4a16", "flashinfer_cutedsl", "deepep", nullptr, "several devices"},
       {"auto", "w4a16", "flashinfer_cutedsl", "flashinfer", nullptr, "several devices"},
       {"auto", "auto", "auto", "pplx", nullptr, "several devices"},
@@ -89,6 +91,8 @@ TEST(Backends, FollowTheTableOfCombinations) {
     ASSERT_TRUE(choice) << choice.error().text();
     EXPECT_EQ(choice->fp4_gemm_backend, row.backend);
     EXPECT_EQ(choice->nvfp4_mode, row.mode_or_why);
+    const bool own = std::string_view(row.runner).starts_with("nvfp4_");
+    EXPECT_EQ(choice->moe_runner_backend, own ? row.runner : "auto");
   }
 }
 

@@ -75,6 +75,19 @@ TEST(RouterCpu, GroupsLimitTheChoice) {
   EXPECT_THAT(route(desc, logits, std::vector<float>(6, 0.0f)).ids, ElementsAre(0, 1));
 }
 
+TEST(RouterCpu, ANanLogitMarksItsTokenAndNoOther) {
+  const float nan = std::nanf("");
+  for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
+    const Routed routed =
+        route({.experts = 4, .topk = 2, .score = score}, {1, 2, nan, 3, 0, 3, 1, 2});
+    EXPECT_NE(routed.ids[0], routed.ids[1]);
+    EXPECT_TRUE(std::isnan(routed.weights[0]) && std::isnan(routed.weights[1]));
+    EXPECT_EQ(routed.ids[2], 1);
+    EXPECT_EQ(routed.ids[3], 3);
+    EXPECT_FALSE(std::isnan(routed.weights[2]) || std::isnan(routed.weights[3]));
+  }
+}
+
 TEST(RouterCpu, EachTokenIsRoutedByItself) {
   std::vector<float> logits(40 * 8);
   for (size_t i = 0; i < logits.size(); ++i) {

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "backends/cpu/weighted_sum.h"
+#include "base/cpu_info.h"
 #include "base/number_formats.h"
 #include "ops/kernels.h"
 #include "tensor/device_api.h"
@@ -11,7 +14,8 @@
 namespace nibble {
 namespace {
 
-class SmallOpsCpu : public testing::Test {
+// Every level of this machine: forced levels must compute the same formulas.
+class SmallOpsCpu : public testing::TestWithParam<CpuIsa> {
  protected:
   std::vector<uint16_t> random_bf16(size_t count) {
     std::normal_distribution<float> normal;
@@ -34,10 +38,10 @@ class SmallOpsCpu : public testing::Test {
   }
   std::mt19937_64 random_{7};
   StreamOwner stream_{Device{}, 3};
-  const SmallOps& ops_ = small_ops(Device::Kind::Cpu);
+  const SmallOps& ops_ = small_ops(Device::Kind::Cpu, static_cast<int>(GetParam()));
 };
 
-TEST_F(SmallOpsCpu, EmbeddingCopiesTheRowsOfTheIds) {
+TEST_P(SmallOpsCpu, EmbeddingCopiesTheRowsOfTheIds) {
   auto table = random_bf16(10 * 24);
   std::vector<int32_t> ids{9, 0, 3, 3};
   std::vector<uint16_t> out(4 * 24);
@@ -50,7 +54,7 @@ TEST_F(SmallOpsCpu, EmbeddingCopiesTheRowsOfTheIds) {
   }
 }
 
-TEST_F(SmallOpsCpu, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
+TEST_P(SmallOpsCpu, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
   for (int64_t width : {1, 7, 64, 577}) {
     const auto size = static_cast<size_t>(width);
     auto x = random_bf16(5 * size);
@@ -82,7 +86,7 @@ TEST_F(SmallOpsCpu, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
   }
 }
 
-TEST_F(SmallOpsCpu, AddRmsNormIsAddThenRmsNorm) {
+TEST_P(SmallOpsCpu, AddRmsNormIsAddThenRmsNorm) {
   auto x = random_bf16(4 * 96);
   auto residual = random_bf16(4 * 96);
   auto weight = random_bf16(96);
@@ -104,7 +108,7 @@ TEST_F(SmallOpsCpu, AddRmsNormIsAddThenRmsNorm) {
   EXPECT_EQ(out, want);
 }
 
-TEST_F(SmallOpsCpu, HeadRmsNormTouchesOnlyItsStridedHeads) {
+TEST_P(SmallOpsCpu, HeadRmsNormTouchesOnlyItsStridedHeads) {
   // q of a fused [tokens, 3 * 32] row: the first two of three heads.
   auto fused = random_bf16(6 * 96);
   const auto before = fused;
@@ -123,7 +127,7 @@ TEST_F(SmallOpsCpu, HeadRmsNormTouchesOnlyItsStridedHeads) {
   EXPECT_EQ(want, std::vector<uint16_t>(fused.begin() + 96 + 32, fused.begin() + 96 + 64));
 }
 
-TEST_F(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
+TEST_P(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
   // 2 heads of 20 with 16 rotary channels; positions 0 (identity) and 5.
   auto q = random_bf16(2 * 2 * 20);
   auto k = random_bf16(2 * 1 * 20);
@@ -163,7 +167,7 @@ TEST_F(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
   expect_rotated(k, k_before, 20);
 }
 
-TEST_F(SmallOpsCpu, SiluMulGatesTheSecondHalfOfTheRow) {
+TEST_P(SmallOpsCpu, SiluMulGatesTheSecondHalfOfTheRow) {
   for (int64_t width : {3, 16, 150}) {
     const auto size = static_cast<size_t>(width);
     auto x = random_bf16(4 * 2 * size);
@@ -181,7 +185,7 @@ TEST_F(SmallOpsCpu, SiluMulGatesTheSecondHalfOfTheRow) {
   }
 }
 
-TEST_F(SmallOpsCpu, StoreKvWritesEachTokenToItsSlotOnly) {
+TEST_P(SmallOpsCpu, StoreKvWritesEachTokenToItsSlotOnly) {
   auto k = random_bf16(3 * 2 * 8);
   auto v = random_bf16(3 * 2 * 8);
   std::vector<uint16_t> k_cache(4 * 4 * 16, 0x1234);
@@ -203,7 +207,7 @@ TEST_F(SmallOpsCpu, StoreKvWritesEachTokenToItsSlotOnly) {
   EXPECT_EQ(v_cache, want_v);
 }
 
-TEST_F(SmallOpsCpu, GatherRowsTakesRowsInTheOrderAsked) {
+TEST_P(SmallOpsCpu, GatherRowsTakesRowsInTheOrderAsked) {
   auto x = random_bf16(5 * 12);
   std::vector<int32_t> rows{4, 1};
   std::vector<uint16_t> out(2 * 12);
@@ -213,7 +217,7 @@ TEST_F(SmallOpsCpu, GatherRowsTakesRowsInTheOrderAsked) {
   EXPECT_TRUE(std::equal(out.begin() + 12, out.end(), x.begin() + 12));
 }
 
-TEST_F(SmallOpsCpu, ThreadCountDoesNotChangeBits) {
+TEST_P(SmallOpsCpu, ThreadCountDoesNotChangeBits) {
   auto x = random_bf16(300 * 2 * 200);
   std::vector<uint16_t> one(300 * 200);
   auto many = one;
@@ -222,6 +226,52 @@ TEST_F(SmallOpsCpu, ThreadCountDoesNotChangeBits) {
   ops_.silu_mul(bf16(x, {300, 400}), bf16(many, {300, 200}), stream_.get());
   EXPECT_EQ(one, many);
 }
+
+TEST(WeightedSum, HasTheSameBitsAtEveryLevel) {
+  if (detect_cpu_isa() < CpuIsa::Avx2) {
+    GTEST_SKIP() << "this CPU has one level";
+  }
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kStride = 75;
+  std::vector<float> rows(4 * kStride);
+  std::generate(rows.begin(), rows.end(), [&] { return normal(random); });
+  const std::vector<float> weights{0.5f, 0.3f, 0.2f};
+  const std::vector<int32_t> places{2, 0, 3};
+  const auto sum_at = [&](CpuIsa isa, int64_t begin, int64_t end) {
+    std::vector<uint16_t> out(kStride, 0xFFFF);
+    const auto sum = isa >= CpuIsa::Avx2 ? cpu::weighted_sum_avx2 : cpu::weighted_sum_scalar;
+    sum(weights.data(), places.data(), 3, rows.data(), kStride, begin, end, out.data());
+    return out;
+  };
+  for (const int64_t end : {1, 8, 31, 40, 75}) {
+    for (const int64_t begin : {0, 1}) {
+      const std::vector<uint16_t> scalar = sum_at(CpuIsa::Scalar, begin, end);
+      EXPECT_EQ(sum_at(CpuIsa::Avx2, begin, end), scalar) << begin << " " << end;
+      for (int64_t i = 0; i < kStride; ++i) {
+        if (i < begin || i >= end) {
+          EXPECT_EQ(scalar[static_cast<size_t>(i)], 0xFFFF) << "wrote outside its columns";
+        }
+      }
+    }
+  }
+  EXPECT_NEAR(bf16_to_float(sum_at(CpuIsa::Scalar, 0, 1)[0]),
+              0.5f * rows[2 * kStride] + 0.3f * rows[0] + 0.2f * rows[3 * kStride],
+              0.02f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels,
+                         SmallOpsCpu,
+                         testing::ValuesIn([] {
+                           std::vector<CpuIsa> levels{CpuIsa::Scalar};
+                           if (detect_cpu_isa() >= CpuIsa::Avx2) {
+                             levels.push_back(CpuIsa::Avx2);
+                           }
+                           return levels;
+                         }()),
+                         [](const testing::TestParamInfo<CpuIsa>& level) {
+                           return std::string(to_string(level.param));
+                         });
 
 }  // namespace
 }  // namespace nibble

@@ -4,8 +4,8 @@
 
 #include "backends/cpu/gemm_shared.h"
 #include "backends/cpu/small_rows.h"
+#include "backends/cpu/weighted_sum.h"
 #include "base/check.h"
-#include "base/number_formats.h"
 
 namespace nibble::cpu {
 
@@ -81,7 +81,7 @@ void sort_pairs(const ExpertsDesc& desc, const Tensor& ids, const PairOrder& ord
 
 void activate_row(const ExpertsDesc& desc, const uint16_t* first, uint16_t* out) {
   if (desc.activation == ExpertActivation::SwiGlu) {
-    small_rows().silu_mul(first, first + desc.ffn, desc.ffn, out);
+    small_rows(desc.isa).silu_mul(first, first + desc.ffn, desc.ffn, out);
   } else {
     relu2_row(first, desc.ffn, out);
   }
@@ -94,13 +94,9 @@ void combine_row(const ExpertsDesc& desc,
                  int64_t column_begin,
                  int64_t column_end,
                  uint16_t* y) {
-  for (int64_t i = column_begin; i < column_end; ++i) {
-    float sum = 0.0f;
-    for (int64_t j = 0; j < desc.topk; ++j) {
-      sum += weights[j] * out[places[j] * desc.hidden + i];
-    }
-    y[i] = float_to_bf16(sum);
-  }
+  const auto sum =
+      desc.isa >= static_cast<int>(CpuIsa::Avx2) ? weighted_sum_avx2 : weighted_sum_scalar;
+  sum(weights, places, desc.topk, out, desc.hidden, column_begin, column_end, y);
 }
 
 }  // namespace nibble::cpu

@@ -80,6 +80,15 @@ void keep_best_groups(const RouterDesc& desc, bool two_best, Scores& choice) {
 
 void route_token(
     const RouterDesc& desc, const float* logits, const float* bias, int32_t* ids, float* weights) {
+  // NaN compares false with everything, so no choice can be made: distinct experts, and weights
+  // that carry the NaN to this token's logits, where the engine says so.
+  if (std::any_of(logits, logits + desc.experts, [](float logit) { return std::isnan(logit); })) {
+    for (int64_t j = 0; j < desc.topk; ++j) {
+      ids[j] = static_cast<int32_t>(j);
+      weights[j] = std::numeric_limits<float>::quiet_NaN();
+    }
+    return;
+  }
   Scores scores{};
   score_token(desc, logits, scores);
   Scores choice = scores;

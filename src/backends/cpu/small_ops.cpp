@@ -7,6 +7,7 @@
 
 #include "backends/cpu/gemm_shared.h"
 #include "backends/cpu/small_rows.h"
+#include "backends/cpu/weighted_sum.h"
 #include "base/check.h"
 #include "base/number_formats.h"
 #include "ops/kernels.h"
@@ -72,8 +73,12 @@ void silu_mul_row(const uint16_t* gate, const uint16_t* up, int64_t width, uint1
 
 constexpr SmallOpsRows kScalarRows{norm_row, add_row, rotate_row, silu_mul_row};
 
-const SmallOpsRows& rows() { return small_rows(); }
+// Stateless: which rows a table uses is part of its functions' types.
+using RowsOf = const SmallOpsRows& (*)();
+const SmallOpsRows& scalar_rows() { return kScalarRows; }
+const SmallOpsRows& avx2_rows() { return *small_ops_avx2(); }
 
+template <RowsOf rows>
 void norm(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
   const bool is_f32 = weight.dtype == DType::F32;
   rows().norm(x,
@@ -98,15 +103,17 @@ void embedding(const Tensor& ids, const Tensor& table, const Tensor& out, Stream
       });
 }
 
+template <RowsOf rows>
 void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, Stream stream) {
   const int64_t width = x.shape[1];
   pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      norm(row_of(x, row), weight, eps, width, row_of(out, row));
+      norm<rows>(row_of(x, row), weight, eps, width, row_of(out, row));
     }
   });
 }
 
+template <RowsOf rows>
 void add_rms_norm(const Tensor& x,
                   const Tensor& residual,
                   const Tensor& weight,
@@ -119,11 +126,12 @@ void add_rms_norm(const Tensor& x,
       const uint16_t* from = row_of(x, row);
       uint16_t* sum = row_of(residual, row);
       rows().add(sum, from, width);
-      norm(sum, weight, eps, width, row_of(out, row));
+      norm<rows>(sum, weight, eps, width, row_of(out, row));
     }
   });
 }
 
+template <RowsOf rows>
 void head_rms_norm(const Tensor& x, const Tensor& weight, float eps, Stream stream) {
   const int64_t heads = x.shape[1];
   const int64_t head_dim = x.shape[2];
@@ -132,12 +140,13 @@ void head_rms_norm(const Tensor& x, const Tensor& weight, float eps, Stream stre
         for (int64_t t = begin; t < end; ++t) {
           for (int64_t head = 0; head < heads; ++head) {
             uint16_t* row = row_of(x, t) + head * x.stride[1];
-            norm(row, weight, eps, head_dim, row);
+            norm<rows>(row, weight, eps, head_dim, row);
           }
         }
       });
 }
 
+template <RowsOf rows>
 void rope(const Tensor& q,
           const Tensor& k,
           const Tensor& positions,
@@ -161,6 +170,7 @@ void rope(const Tensor& q,
   });
 }
 
+template <RowsOf rows>
 void silu_mul(const Tensor& x, const Tensor& out, Stream stream) {
   const int64_t width = out.shape[1];
   pool_of(stream).parallel_for(
@@ -172,6 +182,7 @@ void silu_mul(const Tensor& x, const Tensor& out, Stream stream) {
       });
 }
 
+template <RowsOf rows>
 void add(const Tensor& x, const Tensor& y, Stream stream) {
   const int64_t width = x.shape[1];
   pool_of(stream).parallel_for(x.shape[0], row_grain(width), [&](int64_t begin, int64_t end, int) {
@@ -223,11 +234,25 @@ void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream 
 
 namespace cpu {
 
-// By what the CPU is, not by what a GEMM was asked for: the rows have no desc.
-const SmallOpsRows& small_rows() {
-  static const SmallOpsRows& chosen =
-      detect_cpu_isa() >= CpuIsa::Avx2 ? *small_ops_avx2() : kScalarRows;
-  return chosen;
+const SmallOpsRows& small_rows(int isa) {
+  return isa >= static_cast<int>(CpuIsa::Avx2) ? avx2_rows() : scalar_rows();
+}
+
+void weighted_sum_scalar(const float* weights,
+                         const int32_t* places,
+                         int64_t count,
+                         const float* rows,
+                         int64_t stride,
+                         int64_t begin,
+                         int64_t end,
+                         uint16_t* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    float sum = 0.0f;
+    for (int64_t j = 0; j < count; ++j) {
+      sum += weights[j] * rows[places[j] * stride + i];
+    }
+    out[i] = float_to_bf16(sum);
+  }
 }
 
 void relu2_row(const uint16_t* x, int64_t width, uint16_t* out) {
@@ -239,18 +264,30 @@ void relu2_row(const uint16_t* x, int64_t width, uint16_t* out) {
 
 }  // namespace cpu
 
-extern const SmallOps kCpuSmallOps;
-const SmallOps kCpuSmallOps{
-    .device = Device::Kind::Cpu,
-    .embedding = embedding,
-    .rms_norm = rms_norm,
-    .add_rms_norm = add_rms_norm,
-    .head_rms_norm = head_rms_norm,
-    .rope = rope,
-    .silu_mul = silu_mul,
-    .add = add,
-    .store_kv = store_kv,
-    .gather_rows = gather_rows,
-};
+namespace {
+
+template <RowsOf rows>
+constexpr SmallOps table(CpuIsa isa) {
+  return {
+      .device = Device::Kind::Cpu,
+      .isa = static_cast<int>(isa),
+      .embedding = embedding,
+      .rms_norm = rms_norm<rows>,
+      .add_rms_norm = add_rms_norm<rows>,
+      .head_rms_norm = head_rms_norm<rows>,
+      .rope = rope<rows>,
+      .silu_mul = silu_mul<rows>,
+      .add = add<rows>,
+      .store_kv = store_kv,
+      .gather_rows = gather_rows,
+  };
+}
+
+}  // namespace
+
+extern const SmallOps kCpuSmallOpsAvx2;
+extern const SmallOps kCpuSmallOpsScalar;
+const SmallOps kCpuSmallOpsAvx2 = table<avx2_rows>(CpuIsa::Avx2);
+const SmallOps kCpuSmallOpsScalar = table<scalar_rows>(CpuIsa::Scalar);
 
 }  // namespace nibble

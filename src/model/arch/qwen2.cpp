@@ -6,12 +6,7 @@
 namespace nibble::model {
 
 std::unique_ptr<Model> make_qwen2(Builder& builder) {
-  const auto* sliding = builder.config().raw.if_contains("use_sliding_window");
-  if (sliding != nullptr && sliding->is_bool() && sliding->get_bool()) {
-    builder.fail(Error{ErrorCode::Unsupported,
-                       "sliding-window attention is not supported",
-                       "config.json: use_sliding_window"});
-  }
+  builder.refuse_sliding_window();
   return make_dense_decoder(builder,
                             {.qk_norm = false,
                              .qkv_bias = Bias::Required,

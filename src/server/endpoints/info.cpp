@@ -130,6 +130,12 @@ Result<void> handle_server_info(Call& call) {
   info["max_total_num_tokens"] = model.max_total_tokens;
   info["max_req_input_len"] = std::min(model.context_length, model.max_total_tokens) - 1;
   info["quantization_resolved"] = model.quantization;
+  const auto name_or_null = [](const std::string& name) {
+    return name.empty() ? json::value(nullptr) : json::value(name);
+  };
+  info["resolved_backends"] = json::object{{"fp4_gemm", name_or_null(model.fp4_gemm_kernels)},
+                                           {"moe_runner", name_or_null(model.moe_kernels)},
+                                           {"attention", name_or_null(model.attention_kernels)}};
   info["layers"] = strings(model.layer_table);
   info["kv_events"] = nullptr;
   json::array states;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference logits of W4A4 models with bf16 activations, in numpy.
+"""Reference logits of NVFP4 models with bf16 activations, in numpy.
 
 The golden recordings quantise float32 activations. A model that keeps its activations in bf16 lands
 on other sides of the E2M1 rounding boundaries, and in tiny random models those flips move logits as
@@ -7,7 +7,10 @@ much as W4A4 itself does (cosine 0.97 to 0.99). This script computes the same fo
 rounding after every operation, for tests/golden to compare with closely; with --float32 it must
 reproduce the golden recording itself, which is how it was checked.
 
-usage: w4a4_reference.py CHECKPOINT_DIR OUT.safetensors [--float32]
+With --w4a16 only weights are quantised. Mixtures of experts need that too: a router's near ties go
+the other way under bf16 rounding, and another expert is another result.
+
+usage: bf16_reference.py CHECKPOINT_DIR OUT.safetensors [--w4a16] [--float32]
 CHECKPOINT_DIR holds config.json, model.safetensors and golden.safetensors (w4a4.p{i}.ids, .logits).
 """
 import json
@@ -76,22 +79,27 @@ def quantize_activations(x, scale):
 
 
 class Model:
-    def __init__(self, directory, rounding):
+    def __init__(self, directory, rounding, quantize):
         self.config = json.load(open(directory + "/config.json"))
         self.file = File(directory + "/model.safetensors")
         self.round = rounding
+        self.quantize = quantize
 
     def linear(self, module, x, out_rounding=True):
         f = self.file
         if module + ".pre_quant_scale" in f:
             x = self.round(x * f.array(module + ".pre_quant_scale"))
-        weight = f.array(module + ".weight")
-        if f.dtype(module + ".weight") == "U8":
+        packed = module + ".weight_packed" in f  # compressed-tensors: global scales are inverses
+        name = module + (".weight_packed" if packed else ".weight")
+        weight = f.array(name)
+        if f.dtype(name) == "U8":
             codes = np.stack([weight & 15, weight >> 4], -1).reshape(weight.shape[0], -1, 16)
             values = np.where(codes & 8, -1, 1) * E2M1[codes & 7]
             scales = E4M3[f.array(module + ".weight_scale")].reshape(weight.shape[0], -1, 1)
-            weight = (values * scales).reshape(weight.shape[0], -1).astype(np.float32) * f.array(module + ".weight_scale_2")
-            x = quantize_activations(x, f.array(module + ".input_scale"))
+            factor = 1 / f.array(module + ".weight_global_scale") if packed else f.array(module + ".weight_scale_2")
+            weight = (values * scales).reshape(weight.shape[0], -1).astype(np.float32) * factor
+            if self.quantize:
+                x = quantize_activations(x, f.array(module + ".input_scale"))
         y = x @ weight.T
         if module + ".bias" in f:
             y = y + f.array(module + ".bias")
@@ -125,6 +133,27 @@ class Model:
         angle = np.arange(positions)[:, None] * frequency
         return (magnitude * np.cos(angle)).astype(np.float32)[:, None], (magnitude * np.sin(angle)).astype(np.float32)[:, None]
 
+    def mlp(self, module, x, names=("gate_proj", "up_proj", "down_proj"), out_rounding=True):
+        gate, up, down = (f"{module}.{name}" for name in names)
+        gate, up = self.linear(gate, x), self.linear(up, x)
+        return self.linear(down, self.round(gate / (1 + np.exp(-gate)) * up), out_rounding)
+
+    def experts(self, module, x, names):
+        """Softmax over all experts, the largest chosen; the weighted sum is rounded once."""
+        c = self.config
+        score = self.linear(module + ".gate", x, out_rounding=False)
+        score = np.exp(score - score.max(-1, keepdims=True))
+        score /= score.sum(-1, keepdims=True)
+        chosen = np.argsort(-score, axis=-1, kind="stable")[:, : c["num_experts_per_tok"]]
+        weight = np.take_along_axis(score, chosen, -1)
+        if c.get("norm_topk_prob") or c["model_type"] == "mixtral":
+            weight /= weight.sum(-1, keepdims=True)
+        y = np.zeros_like(x)
+        for t in range(x.shape[0]):
+            for w, e in zip(weight[t], chosen[t]):
+                y[t] += w * self.mlp(f"{module}.experts.{e}", x[t:t + 1], names, out_rounding=False)[0]
+        return self.round(y)
+
     def logits(self, ids):
         c, f, n = self.config, self.file, len(ids)
         heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
@@ -153,8 +182,13 @@ class Model:
                 out[:, h] = weight / weight.sum(-1, keepdims=True) @ v[:, h // (heads // kv_heads)]
             x = self.round(x + self.linear(p + "self_attn.o_proj", self.round(out.reshape(n, -1))))
             m = self.norm(x, p + "post_attention_layernorm")
-            gate, up = self.linear(p + "mlp.gate_proj", m), self.linear(p + "mlp.up_proj", m)
-            x = self.round(x + self.linear(p + "mlp.down_proj", self.round(gate / (1 + np.exp(-gate)) * up)))
+            if p + "mlp.gate.weight" in f:
+                y = self.experts(p + "mlp", m, ("gate_proj", "up_proj", "down_proj"))
+            elif p + "block_sparse_moe.gate.weight" in f:
+                y = self.experts(p + "block_sparse_moe", m, ("w1", "w3", "w2"))
+            else:
+                y = self.mlp(p + "mlp", m)
+            x = self.round(x + y)
         x = self.norm(x, "model.norm")
         if c.get("tie_word_embeddings"):
             return x @ f.array("model.embed_tokens.weight").T
@@ -165,11 +199,24 @@ def cosine(a, b):
     return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
 
 
+def greedy(model, ids, count):
+    """Tokens and by how much each won."""
+    tokens, margins = [], []
+    for _ in range(count):
+        last = model.logits(np.concatenate([ids, np.array(tokens, np.int32)]))[-1]
+        tokens.append(int(last.argmax()))
+        first, second = np.sort(last)[-1], np.sort(last)[-2]
+        margins.append(first - second)
+    return np.array(tokens, np.float32), np.array(margins, np.float32)
+
+
 def write_safetensors(path, tensors):
     header, data = {}, b""
     for name, array in tensors.items():
-        raw = (round_bf16(array).view(np.uint32) >> 16).astype(np.uint16).tobytes()
-        header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        logits = name.endswith(".logits")
+        raw = (round_bf16(array).view(np.uint32) >> 16).astype(np.uint16).tobytes() if logits else array.tobytes()
+        header[name] = {"dtype": "BF16" if logits else "F32", "shape": list(array.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -179,13 +226,17 @@ def write_safetensors(path, tensors):
 
 def main():
     directory, out = sys.argv[1:3]
-    model = Model(directory, (lambda x: x) if "--float32" in sys.argv else round_bf16)
+    mode = "w4a16" if "--w4a16" in sys.argv else "w4a4"
+    model = Model(directory, (lambda x: x) if "--float32" in sys.argv else round_bf16, mode == "w4a4")
     golden = File(directory + "/golden.safetensors")
     tensors = {}
     for i in range(3):
-        logits = model.logits(golden.array(f"w4a4.p{i}.ids"))
-        print(f"prompt {i}: cosine with the recording {cosine(logits, golden.array(f'w4a4.p{i}.logits')):.6f}")
+        logits = model.logits(golden.array(f"{mode}.p{i}.ids"))
+        print(f"prompt {i}: cosine with the recording {cosine(logits, golden.array(f'{mode}.p{i}.logits')):.6f}")
         tensors[f"p{i}.logits"] = logits
+        if mode == "w4a16":
+            ids = golden.array(f"{mode}.p{i}.ids")
+            tensors[f"p{i}.greedy"], tensors[f"p{i}.margins"] = greedy(model, ids, 16)
     write_safetensors(out, tensors)
 
 

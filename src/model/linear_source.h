@@ -1,0 +1,45 @@
+// From a checkpoint's linear to the host tensors that pack() reads: finding, checking the values,
+// views. Shared by dense linears and experts, first load and reload.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "ops/gemm.h"
+#include "quant/quant_mode.h"
+
+namespace nibble::model {
+
+// One checkpoint matrix.
+struct PartSpec {
+  std::string module;         // "model.layers.0.self_attn.q_proj"
+  int64_t n = 0;              // output rows
+  std::string expected_from;  // config keys behind n and k, for messages
+  // A tied head: `module` is the embedding, a plain matrix that no scheme applies to.
+  bool embedding = false;
+};
+
+// How the checkpoint stores a part; errors name the tensor.
+Result<checkpoint::LinearInfo> find_part(const checkpoint::Checkpoint& source,
+                                         const PartSpec& part,
+                                         int64_t k);
+
+// A part must be stored in the form that it was declared with: kernels and slots depend on it.
+Result<void> check_format(QuantMode::Weight weight, const checkpoint::LinearInfo& info);
+
+Result<void> require_finite(DType dtype, std::span<const std::byte> data, const std::string& name);
+
+// Reads a part; every value and scale must be finite.
+Result<checkpoint::LinearData> read_part(const checkpoint::Checkpoint& source,
+                                         const PartSpec& part,
+                                         const checkpoint::LinearInfo& info);
+
+// Points into `data` and `input_scale`. pack() only reads, but Tensor has no const form.
+LinearPart view_of(const checkpoint::LinearInfo& info,
+                   checkpoint::LinearData& data,
+                   float& input_scale);
+
+}  // namespace nibble::model
