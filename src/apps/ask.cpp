@@ -17,11 +17,12 @@ namespace {
 struct Mailbox {
   std::mutex mutex;
   std::condition_variable arrived;
-  std::deque<engine::Output> outputs;
+  // With the time they came: the reader may be late, for example when the terminal is.
+  std::deque<std::pair<engine::Output, Clock::time_point>> outputs;
 };
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 }  // namespace
@@ -42,7 +43,7 @@ Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Que
   request.sampling = question.sampling;
   request.sink = [mailbox](engine::Output&& output) {
     const std::lock_guard lock(mailbox->mutex);
-    mailbox->outputs.push_back(std::move(output));
+    mailbox->outputs.emplace_back(std::move(output), Clock::now());
     mailbox->arrived.notify_one();
   };
   const engine::RequestId id = TRY(engine.submit(std::move(request)));
@@ -65,12 +66,12 @@ Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Que
       }
       continue;
     }
-    const engine::Output output = std::move(mailbox->outputs.front());
+    const auto [output, arrived] = std::move(mailbox->outputs.front());
     mailbox->outputs.pop_front();
     lock.unlock();
     for (const int32_t token : output.tokens) {
       if (answer.tokens.empty()) {
-        answer.first_token_seconds = seconds_since(begin);
+        answer.first_token_seconds = seconds_between(begin, arrived);
       }
       answer.tokens.push_back(token);
       const bool is_stop =
@@ -81,6 +82,7 @@ Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Que
         break;
       }
     }
+    answer.total_seconds = seconds_between(begin, arrived);
     if (answer.finish == FinishReason::None && output.finish != FinishReason::None) {
       if (output.finish == FinishReason::Error) {
         return tl::unexpected(output.error);
@@ -94,7 +96,6 @@ Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Que
       aborted = true;
     }
   }
-  answer.total_seconds = seconds_since(begin);
   answer.text = stream.text();
   return answer;
 }

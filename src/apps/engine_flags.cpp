@@ -92,7 +92,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->group("Compute");
   command
       .add_option("--num-threads", flags.num_threads, "CPU threads; 0: all this process may use")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str()
       ->group("Compute");
   command.add_option("--cpu-isa", flags.cpu_isa, "auto, avx512_bf16, avx512, avx2 or scalar")

@@ -58,7 +58,7 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
 bool any_command_has(const CLI::App& app, const std::string& flag) {
   const auto commands = all_commands(app);
   return std::any_of(commands.begin(), commands.end(), [&](const CLI::App* command) {
-    return command->get_option_no_throw(flag) != nullptr;
+    return command->get_option_no_throw(flag) != nullptr || any_command_has(*command, flag);
   });
 }
 
@@ -90,6 +90,14 @@ EnvironmentFlags read_environment(const CLI::App& app, std::span<const std::stri
     return found;
   }
   found.position = static_cast<size_t>(chosen - arguments.begin()) + 1;
+  while (found.position < arguments.size()) {  // "eval ppl"
+    const CLI::App* sub = find_command(*command, arguments[found.position]);
+    if (sub == nullptr) {
+      break;
+    }
+    command = sub;
+    ++found.position;
+  }
   for (const EnvironmentAlias& alias : kAliases) {  // first, so that NIBBLE_* wins
     const char* value = std::getenv(std::string(alias.name).c_str());
     if (value == nullptr || command->get_option_no_throw(std::string(alias.flag)) == nullptr) {

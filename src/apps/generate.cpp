@@ -66,6 +66,10 @@ int run_generate(const GenerateFlags& flags) {
     return report_error(answer.error());
   }
   fmt::print("\n");
+  if (answer->tokens.empty()) {
+    fmt::print(stderr, "prompt {} tokens, nothing generated\n", answer->prompt_tokens);
+    return 0;
+  }
   fmt::print(stderr,
              "prompt {} tokens in {:.3f} s ({:.1f} tokens/s), generated {} tokens at {:.1f} "
              "tokens/s\n",

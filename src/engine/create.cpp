@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kDefaultCpuTokens = 65536;
 // Of what scratch memory is proportional to: products with two sizes of a model fit 63 bits.
 constexpr int64_t kMaxStepSize = int64_t{1} << 20;
+constexpr int64_t kMaxThreads = 1024;
 
 Result<void> check_config(const EngineConfig& config) {
   const auto between =
@@ -30,9 +31,7 @@ Result<void> check_config(const EngineConfig& config) {
   TRY(between(config.max_running_requests, 1, kMaxStepSize, "max_running_requests"));
   TRY(between(config.chunked_prefill_size, 1, kMaxStepSize, "chunked_prefill_size"));
   TRY(between(config.max_total_tokens, 0, INT32_MAX, "max_total_tokens"));
-  if (config.num_threads < 0) {
-    return invalid(fmt::format("expected 0 or more, found {}", config.num_threads), "num_threads");
-  }
+  TRY(between(config.num_threads, 0, kMaxThreads, "num_threads"));
   if (!(config.memory_fraction > 0 && config.memory_fraction <= 1)) {
     return invalid(
         fmt::format("expected more than 0 and at most 1, found {}", config.memory_fraction),

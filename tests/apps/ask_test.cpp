@@ -1,5 +1,8 @@
 #include "apps/ask.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "server/server_fixture.h"
@@ -30,6 +33,21 @@ TEST(Ask, GivesTheTextInPiecesThatMakeTheWhole) {
   ASSERT_TRUE(plain);
   EXPECT_EQ(plain->text, "abc");
   EXPECT_EQ(plain->tokens.back(), test::kEos);
+}
+
+TEST(Ask, CountsTheTimeOfTheTokensNotOfTheReader) {
+  test::FakeEngine engine;
+  const text::Tokenizer tokenizer = test::make_byte_tokenizer();
+  Question asked = question("abc");
+  const std::chrono::duration<double> pause(0.05);
+  asked.on_text = [&](std::string_view) { std::this_thread::sleep_for(pause); };
+  const auto begin = std::chrono::steady_clock::now();
+  const auto answer = ask(engine, tokenizer, std::move(asked));
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  ASSERT_TRUE(answer);
+  EXPECT_LE(answer->first_token_seconds, answer->total_seconds);
+  EXPECT_LE(answer->total_seconds,
+            (all - pause).count());  // the last pause came after the last token
 }
 
 TEST(Ask, StopsWhenAskedAndReportsErrors) {

@@ -58,6 +58,23 @@ TEST(Environment, BecomesFlagsOfTheChosenCommand) {
   EXPECT_TRUE(read({"other"}).arguments.empty());
 }
 
+TEST(Environment, ReachesTheCommandsInsideACommand) {
+  const Environment set(Variables{{"NIBBLE_NVFP4_MODE", "w4a4"}, {"NIBBLE_REPEATS", "3"}});
+  CLI::App app;
+  Action action;
+  add_bench(app, action);
+  add_eval(app, action);
+  const std::vector<std::string> latency{"bench", "latency", "--decode=4"};
+  auto found = read_environment(app, latency);
+  std::sort(found.arguments.begin(), found.arguments.end());
+  EXPECT_EQ(found.arguments, (std::vector<std::string>{"--nvfp4-mode=w4a4", "--repeats=3"}));
+  EXPECT_EQ(found.position, 2u);
+  const std::vector<std::string> ppl{"eval", "ppl"};
+  found = read_environment(app, ppl);
+  EXPECT_EQ(found.arguments, (std::vector<std::string>{"--nvfp4-mode=w4a4"}));
+  EXPECT_TRUE(found.notices.empty());  // another command has --repeats
+}
+
 TEST(Environment, TakesUpstreamsNamesWithANotice) {
   const Environment set(Variables{{"SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16", "TRUE"},
                                   {"SGLANG_FLASHINFER_FP4_GEMM_BACKEND", "cutlass"}});

@@ -153,8 +153,26 @@ TEST(HttpServer, RefusesWhatIsNotHttp) {
   EXPECT_EQ(test::http(server->port(), "GET", "/").status, 200);
 }
 
+TEST(HttpServer, RefusesABodyWithoutAnEndAndReadsNoRequestOutOfIt) {
+  const auto server = start(echo);
+  for (const char* coding : {"identity", "gzip", "chunked, gzip"}) {
+    test::HttpClient client(server->port());
+    client.send("POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + std::string(coding) +
+                "\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_EQ(client.read_reply().status, 400) << coding;
+    EXPECT_TRUE(client.at_end()) << coding;
+  }
+  test::HttpClient client(server->port());
+  client.send(
+      "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
+  EXPECT_EQ(client.read_reply().body, "POST /a? hi");
+}
+
 TEST(HttpServer, SendsContinueWhenAsked) {
   const auto server = start(echo);
+  test::HttpClient shouting(server->port());
+  shouting.send("POST /c HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-Continue\r\n\r\n");
+  EXPECT_EQ(shouting.read_reply().status, 100);
   test::HttpClient client(server->port());
   client.send("POST /c HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_reply().status, 100);

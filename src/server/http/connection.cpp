@@ -14,6 +14,7 @@ namespace nibble::server::http {
 
 namespace asio = boost::asio;
 namespace beast_http = boost::beast::http;
+using boost::beast::iequals;
 using boost::system::error_code;
 
 namespace {
@@ -150,7 +151,12 @@ asio::awaitable<Connection::Next> Connection::serve_one() {
     }
     co_return co_await refuse(400, "not an HTTP request: " + code.message());
   }
-  if (parser.get()[beast_http::field::expect] == "100-continue") {
+  const auto& fields = parser.get();
+  if (fields.find(beast_http::field::transfer_encoding) != fields.end() && !fields.chunked()) {
+    // Where such a body ends is unknown: what follows must not be taken for another request.
+    co_return co_await refuse(400, "Transfer-Encoding: the last coding must be chunked");
+  }
+  if (iequals(fields[beast_http::field::expect], "100-continue")) {
     if (!co_await send("HTTP/1.1 100 Continue\r\n\r\n")) {
       co_return Next::Close;
     }
