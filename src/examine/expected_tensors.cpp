@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/unread_weights.h"
+
 namespace nibble::examine {
 
 using checkpoint::Checkpoint;
@@ -31,7 +33,10 @@ class Lookup {
     if (full()) {
       return;
     }
-    if (auto info = checkpoint_.linear(module, n, k, from); !info && !is_reported(info.error())) {
+    auto info = checkpoint_.linear(module, n, k, from);
+    if (info) {
+      checkpoint::note_tensors(*info, read_);
+    } else if (!is_reported(info.error())) {
       errors_.push_back(std::move(info).error());
     }
   }
@@ -42,6 +47,7 @@ class Lookup {
     if (full()) {
       return;
     }
+    read_.insert(name);
     const checkpoint::TensorInfo* info = checkpoint_.find(name);
     const bool fits =
         info != nullptr && info->shape == shape &&
@@ -54,7 +60,15 @@ class Lookup {
       errors_.push_back(std::move(read).error());
     }
   }
-  std::vector<Error> take() { return std::move(errors_); }
+  std::vector<Error> take() {
+    // After another error more would be unread than is left over.
+    if (errors_.empty()) {
+      if (auto unread = checkpoint::unread_weights(checkpoint_, read_)) {
+        errors_.push_back(*std::move(unread));
+      }
+    }
+    return std::move(errors_);
+  }
 
  private:
   bool is_reported(const Error& error) const {
@@ -66,6 +80,7 @@ class Lookup {
 
   const Checkpoint& checkpoint_;
   std::vector<Error> errors_;
+  checkpoint::TensorNames read_;
 };
 
 void mlp(Lookup& lookup,

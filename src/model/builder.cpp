@@ -63,6 +63,13 @@ Result<void> Builder::finish() const {
   return {};
 }
 
+Result<void> Builder::refuse_unread_weights() const {
+  if (auto unread = checkpoint::unread_weights(checkpoint_, read_)) {
+    return tl::unexpected<Error>(*std::move(unread));
+  }
+  return {};
+}
+
 // ---- linears ----
 
 // "model.layers.12.mlp.down_proj" -> "model.layers.*.mlp.down_proj"
@@ -107,6 +114,7 @@ Result<Builder::Resolved> Builder::resolve(
   std::vector<LinearInfo> infos;
   for (const PartSpec& part : parts) {
     infos.push_back(TRY(find_part(checkpoint_, part, k)));
+    checkpoint::note_tensors(infos.back(), read_);
     const LinearInfo& info = infos.back();
     const LinearInfo& first = infos.front();
     if (bias == Bias::Required && info.bias.empty()) {
@@ -196,6 +204,7 @@ Linear Builder::head(const std::string& module, const std::string& embedding_mod
 void Builder::expect_stored(const std::string& name,
                             const Shape& shape,
                             std::string_view expected_from) {
+  read_.insert(name);
   const checkpoint::TensorInfo* info = checkpoint_.find(name);
   if (info == nullptr || !(info->shape == shape)) {
     const auto refused = checkpoint_.read_as(name, DType::BF16, shape, expected_from);

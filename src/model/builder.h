@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/unread_weights.h"
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/moe_block.h"
@@ -50,6 +51,9 @@ class Builder {
   void refuse_sliding_window();
   void fail(Error error);  // keeps the first
   Result<void> finish() const;
+  // For whole models: fails when a layer of the checkpoint has weights that none of the above
+  // reads.
+  Result<void> refuse_unread_weights() const;
   std::unique_ptr<ParameterStore> take_store() { return std::move(store_); }
   std::vector<std::string> layer_table() const;
   std::string quantization() const;  // "nvfp4 (w4a16)", "bf16"
@@ -94,6 +98,7 @@ class Builder {
   std::unique_ptr<ParameterStore> store_ = std::make_unique<ParameterStore>();
   std::optional<ParameterStore::Id> rope_table_;
   std::optional<Error> error_;
+  checkpoint::TensorNames read_;  // weights and biases
   std::vector<Row> rows_;
   std::array<std::set<std::string, std::less<>>, 3> kernels_;  // by Op
 };

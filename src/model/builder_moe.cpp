@@ -70,6 +70,7 @@ Result<Experts> Builder::resolve_experts(const std::string& name, const MoeTrait
       }
       const LinearInfo info =
           TRY(find_part(checkpoint_, *part, part == &expert.down ? traits.ffn : hidden));
+      checkpoint::note_tensors(info, read_);
       first = first ? first : info;
       if (info.format != first->format) {
         return unsupported(

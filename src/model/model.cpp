@@ -106,6 +106,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   Builder builder(checkpoint, options);
   std::unique_ptr<Model> model = architecture->make(builder);
   TRY(builder.finish());
+  TRY(builder.refuse_unread_weights());
 
   ModelFacts& facts = model->facts_;
   facts.isa = options.isa;

@@ -45,6 +45,20 @@ TEST(ExpectedTensors, EachMissingTensorIsNamed) {
   }
 }
 
+TEST(ExpectedTensors, AConfigOfAnotherModelIsNoticedByWhatItLeavesUnread) {
+  CheckpointEditor fewer(*test::any_golden_path("llama-nvfp4"));
+  fewer.config()["num_hidden_layers"] = 1;
+  auto errors = missing_tensors(*fewer.open());
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_THAT(errors[0].text(), HasSubstr("model.layers.1."));
+  CheckpointEditor other(*test::any_golden_path("qwen3-nvfp4"));
+  other.config()["architectures"] = {"LlamaForCausalLM"};
+  other.config()["model_type"] = "llama";
+  errors = missing_tensors(*other.open());
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_THAT(errors[0].text(), HasSubstr("model.layers.0.self_attn.k_norm.weight: stored, but"));
+}
+
 TEST(ExpectedTensors, ATiedHeadNeedsNoTensorAndAnUntiedOneDoes) {
   CheckpointEditor editor(*test::any_golden_path("llama"));
   editor.remove("lm_head.weight");

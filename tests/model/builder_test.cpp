@@ -40,6 +40,11 @@ TEST(Builder, NamesTheTensorBeforeTheSizesOfAWrongConfigBecomeMemory) {
   EXPECT_THAT(outcome(editor), HasSubstr("model.norm.weight: missing; expected bf16 [128]"));
 }
 
+TEST(Builder, RefusesAConfigThatLeavesLayersOfTheCheckpointUnread) {
+  EXPECT_THAT(outcome_with("num_hidden_layers", 1), HasSubstr("model.layers.1."));
+  EXPECT_THAT(outcome_with("num_hidden_layers", 1), HasSubstr("does not read it"));
+}
+
 TEST(Builder, RefusesARotaryTableLargerThanAnyModelNeeds) {
   EXPECT_EQ(outcome_with("max_position_embeddings", 4096), "loaded");
   EXPECT_THAT(outcome_with("max_position_embeddings", int64_t{1} << 30),

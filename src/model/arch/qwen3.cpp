@@ -6,6 +6,7 @@
 namespace nibble::model {
 
 std::unique_ptr<Model> make_qwen3(Builder& builder) {
+  builder.refuse_sliding_window();
   const Bias attention = builder.config().attention_bias ? Bias::Required : Bias::IfStored;
   return make_dense_decoder(
       builder,
