@@ -42,6 +42,7 @@ HOMES = [
     (r"nccl\.h", ["parallel/nccl_api.cpp"]),
     (r"pcre2\.h", ["text/", "checkpoint/name_pattern.cpp"]),
     (r"utf8proc\.h", ["text/"]),
+    (r"openssl/", ["checkpoint/verify.cpp"]),
 ]
 NOT_ON_DEVICE = re.compile(r"(fmt|spdlog|boost)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -8,7 +8,7 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build ccache mold pkg-config git ca-certificates curl python3 python3-venv
   libboost1.81-dev libboost-json1.81-dev libboost-system1.81-dev libcli11-dev libspdlog-dev
-  libfmt-dev libexpected-dev libpcre2-dev libutf8proc-dev prometheus-cpp-dev)
+  libfmt-dev libexpected-dev libpcre2-dev libutf8proc-dev libssl-dev prometheus-cpp-dev)
 test=(libgtest-dev libgmock-dev binutils clang-format-19 clang-tidy-19)
 slow=(clang-19 libclang-rt-19-dev)
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,11 @@
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
 #include "apps/upstream_flags.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "server/chat_message.h"
+#include "server/checkpoint_watch.h"
 #include "server/server.h"
 
 namespace nibble::apps {
@@ -35,6 +38,10 @@ struct ServeFlags {
   std::string api_key;
   std::string admin_api_key;
   std::string weight_version;
+  int64_t max_staging_mib = -1;
+  std::string watch;
+  double watch_seconds = 1;
+  std::string watch_running = "wait";
   std::string random_seed;
   std::string reasoning_parser;
   std::string tool_call_parser;
@@ -102,8 +109,23 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
   text(command.add_flag("--incremental-streaming-output",
                         flags.incremental_streaming,
                         "/generate streams deltas, not the whole text so far"));
-  command.add_option("--weight-version", flags.weight_version, "reported with every answer")
-      ->group("Model");
+  const auto model = [](CLI::Option* option) { return option->group("Model"); };
+  model(command.add_option("--weight-version", flags.weight_version, "reported with every answer"));
+  model(command
+            .add_option("--max-staging-mib",
+                        flags.max_staging_mib,
+                        "spare memory that a weight update may take; default: what is free")
+            ->check(CLI::Range(int64_t{0}, int64_t{1} << 40)));
+  model(command.add_option(
+      "--watch", flags.watch, "load checkpoints that appear below this directory (manifest last)"));
+  model(command.add_option("--watch-seconds", flags.watch_seconds, "how often to look there")
+            ->check(CLI::Range(0.01, 3600.0))
+            ->capture_default_str());
+  model(command
+            .add_option("--watch-running",
+                        flags.watch_running,
+                        "what such an update does to running requests: wait, abort or swap")
+            ->capture_default_str());
   add_engine_flags(command, flags.engine);
   add_upstream_flags(command, flags.upstream);
 }
@@ -218,19 +240,38 @@ void log_start(const ServeFlags& flags,
   LOG(info, "The server is fired up and ready to roll!");  // launch scripts wait for this line
 }
 
+Result<std::optional<server::WatchConfig>> watch_config(const ServeFlags& flags) {
+  if (flags.watch.empty()) {
+    return std::nullopt;
+  }
+  if (!directory_exists(flags.watch)) {
+    return fail(ErrorCode::NotFound, "no such directory: " + flags.watch, "--watch");
+  }
+  server::WatchConfig config;
+  config.directory = flags.watch;
+  config.period_seconds = flags.watch_seconds;
+  config.running = TRY(engine::parse_running_policy(flags.watch_running).map_error([](Error error) {
+    error.where = "--watch-running";
+    return error;
+  }));
+  return std::optional(std::move(config));
+}
+
 Result<int> serve(ServeFlags flags) {
   if (flags.print_capabilities) {
     fmt::print("{}", describe_capabilities());
     return 0;
   }
   const auto notices = TRY(check_upstream_flags(flags.upstream));
-  const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
+  engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
+  config.max_staging_bytes = flags.max_staging_mib < 0 ? -1 : flags.max_staging_mib << 20;
   for (const std::string& notice : notices) {
     LOG(info, "notice", {"flag", notice});
   }
   if (flags.engine.tokenizer_path.empty()) {
     flags.engine.tokenizer_path = config.model_path;
   }
+  std::optional<server::WatchConfig> watched = TRY(watch_config(flags));
   const sigset_t signals = block_stop_signals();
   server::ServerConfig server_config = TRY(make_server_config(flags, config));
   std::unique_ptr<server::TextModel> text;
@@ -248,9 +289,16 @@ Result<int> serve(ServeFlags flags) {
   if (!flags.weight_version.empty()) {
     TRY(engine->set_weight_version(flags.weight_version));
   }
+  std::optional<server::CheckpointWatch> watch;  // joined after the server has let go of requests
   const auto server = TRY(server::Server::start(std::move(server_config), *engine, text.get()));
   log_start(flags, *engine, *server);
+  if (watched) {
+    watch.emplace(std::move(*watched), *engine);
+  }
   const bool asked = wait_for_stop(signals, *engine);
+  if (watch) {
+    watch->stop();
+  }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the process at once
   if (asked) {
     server->drain(flags.drain_seconds);

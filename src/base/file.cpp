@@ -20,6 +20,13 @@ ErrorCode code_of(int error_number) {
                                                            : ErrorCode::InvalidArgument;
 }
 
+FileStamp stamp_of(const struct stat& info) {
+  return {static_cast<uint64_t>(info.st_dev),
+          static_cast<uint64_t>(info.st_ino),
+          static_cast<uint64_t>(info.st_size),
+          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec};
+}
+
 // Closes on every path out of write_file_atomically.
 class Descriptor {
  public:
@@ -52,22 +59,22 @@ Result<ReadFile> ReadFile::open(const std::string& path) {
     ::close(descriptor);
     return invalid("not a regular file", path);
   }
-  return ReadFile(path, descriptor, static_cast<uint64_t>(info.st_size));
+  return ReadFile(path, descriptor, stamp_of(info));
 }
 
-ReadFile::ReadFile(std::string path, int descriptor, uint64_t size_bytes)
-    : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
+ReadFile::ReadFile(std::string path, int descriptor, const FileStamp& stamp)
+    : path_(std::move(path)), descriptor_(descriptor), stamp_(stamp) {}
 
 ReadFile::ReadFile(ReadFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_) {}
+      stamp_(other.stamp_) {}
 
 ReadFile& ReadFile::operator=(ReadFile&& other) noexcept {
   if (this != &other) {
     std::swap(path_, other.path_);
     std::swap(descriptor_, other.descriptor_);
-    std::swap(size_bytes_, other.size_bytes_);
+    std::swap(stamp_, other.stamp_);
   }
   return *this;
 }
@@ -99,6 +106,20 @@ Result<void> ReadFile::read_at(uint64_t offset, std::span<std::byte> out) const 
     done += static_cast<size_t>(got);
   }
   return {};
+}
+
+Result<void> ReadFile::require_unchanged() const {
+  struct stat info{};
+  if (::fstat(descriptor_, &info) != 0) {
+    return invalid(std::string("cannot be looked at: ") + std::strerror(errno), path_);
+  }
+  if (stamp_of(info) == stamp_) {
+    return {};
+  }
+  return invalid(
+      "was written to while it was read; write new weights to new files, or rename them "
+      "into place",
+      path_);
 }
 
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {

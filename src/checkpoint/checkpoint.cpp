@@ -236,6 +236,21 @@ Result<void> Checkpoint::require_servable() const {
   return tl::unexpected<Error>(std::move(error));
 }
 
+std::vector<FileStamp> Checkpoint::stamps() const {
+  std::vector<FileStamp> stamps;
+  for (const SafetensorsFile& file : files_) {
+    stamps.push_back(file.file().stamp());
+  }
+  return stamps;
+}
+
+Result<void> Checkpoint::require_unchanged() const {
+  for (const SafetensorsFile& file : files_) {
+    TRY(file.file().require_unchanged());
+  }
+  return {};
+}
+
 std::vector<std::string> Checkpoint::tensor_names() const {
   std::vector<std::string> names;
   names.reserve(tensors_.size());

@@ -85,6 +85,12 @@ class Checkpoint {
   // The first error among the problems, with the number of others.
   Result<void> require_servable() const;
 
+  // The weight files, open. Their stamps tell two loads of one directory apart.
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  std::vector<FileStamp> stamps() const;
+  // Fails when a weight file was written to since open(): what was read may be of two checkpoints.
+  Result<void> require_unchanged() const;
+
   std::vector<std::string> tensor_names() const;        // sorted
   const TensorInfo* find(std::string_view name) const;  // nullptr when absent
   Result<void> read(std::string_view name, std::span<std::byte> out) const;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/convert.h"
 #include "checkpoint/stacked_experts.h"
 
 namespace nibble::checkpoint {
@@ -113,10 +114,6 @@ bool may_stay_unquantized(std::string_view module, const ModelConfig& config) {
   return module.find("router.") != std::string_view::npos || !runs_for_text(module, config);
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::BF16 || dtype == DType::F16 || dtype == DType::F32;
-}
-
 std::string found_text(const TensorInfo& info) {
   return std::string(to_string(info.dtype)) + " " + to_string(info.shape);
 }
@@ -166,7 +163,7 @@ class Classifier {
       TRY(nvfp4(main, packed != nullptr));
     } else if (main.info->dtype == DType::E4M3) {
       TRY(fp8(main));
-    } else if (is_float(main.info->dtype)) {
+    } else if (is_float_dtype(main.info->dtype)) {
       info_.n = main.info->shape[0];
       info_.k = main.info->shape[1];
     } else {
@@ -194,7 +191,7 @@ class Classifier {
   }
 
   static Result<void> check_scalar(const Member& scalar) {
-    if (!is_float(scalar.info->dtype) || num_elements(scalar.info->shape) != 1) {
+    if (!is_float_dtype(scalar.info->dtype) || num_elements(scalar.info->shape) != 1) {
       return invalid("expected one f32 number, found " + found_text(*scalar.info), scalar.name);
     }
     return {};
@@ -278,7 +275,7 @@ class Classifier {
       info_.input_scale = input->name;
     }
     const Shape& shape = scale->info->shape;
-    const bool floats = is_float(scale->info->dtype);
+    const bool floats = is_float_dtype(scale->info->dtype);
     const bool powers = scale->info->dtype == DType::U8 || scale->info->dtype == DType::E8M0;
     const Shape blocks = {(info_.n + kFp8BlockSize - 1) / kFp8BlockSize,
                           (info_.k + kFp8BlockSize - 1) / kFp8BlockSize};
@@ -302,7 +299,7 @@ class Classifier {
 
   Result<void> check_pre_quant_scale() const {
     const Member& scale = *find(".pre_quant_scale");
-    if (!is_float(scale.info->dtype) || num_elements(scale.info->shape) != info_.k) {
+    if (!is_float_dtype(scale.info->dtype) || num_elements(scale.info->shape) != info_.k) {
       return invalid("expected " + to_string(Shape{info_.k}) + ", one factor a column of " +
                          info_.weight + ", found " + found_text(*scale.info),
                      scale.name);

@@ -31,6 +31,7 @@ class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
   const std::string& path() const { return file_.path(); }
+  const ReadFile& file() const { return file_; }
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   Result<void> read(const std::string& name, std::span<std::byte> out) const;

@@ -27,6 +27,7 @@ struct EngineConfig {
   int64_t max_running_requests = 64;
   int64_t chunked_prefill_size = 512;  // tokens a step
   int64_t max_queued_requests = 4096;
+  int64_t max_staging_bytes = -1;  // spare memory of a weight update; negative: what is free
   bool prefix_cache = true;
   bool reuse_generated_kv = false;  // CUDA: let prefixes reuse KV that decode steps wrote; always
                                     // so on the CPU, where both kernels give the same bits

@@ -33,7 +33,7 @@ EngineImpl::EngineImpl(Parts parts)
     : parts_(std::move(parts)),
       cache_(parts_.pool->page_size()),
       scheduler_(scheduler_limits(parts_.config), *parts_.pool, cache_),
-      model_path_(parts_.info.model_path) {
+      source_(parts_.model->first_source()) {
   scheduler_.set_eos(parts_.info.eos_token_ids);
   publish();
   thread_ = std::thread([this] { loop(); });
@@ -209,6 +209,9 @@ Output EngineImpl::output_of(Sequence& sequence) const {
   output.completion_tokens = sequence.num_generated();
   output.num_retractions = sequence.num_retractions;
   output.weight_version = weight_version_;
+  if (prefix_versions_.size() > 1 && output.cached_tokens > 0) {
+    output.prefix_versions = prefix_versions_;
+  }
   return output;
 }
 
@@ -347,7 +350,16 @@ void EngineImpl::publish() {
   accepts_ = now != EngineState::Released && now != EngineState::NeedsWeights;
   const std::lock_guard lock(mutex_);
   load_ = load;
-  weights_ = {model_path_, weight_version_, static_cast<int64_t>(weights_serial_), false, now};
+  weights_ = {source_.directory,
+              weight_version_,
+              static_cast<int64_t>(weights_serial_),
+              false,
+              now,
+              {released_.begin(), released_.end()}};
+  if (published_source_.stamps != source_.stamps ||
+      published_source_.directory != source_.directory) {
+    published_source_ = source_;
+  }
 }
 
 }  // namespace nibble::engine

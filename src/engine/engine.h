@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/manifest.h"
 #include "engine/config.h"
 #include "engine/request.h"
 
@@ -52,17 +53,40 @@ enum class RunningPolicy : uint8_t {
   Swap,   // the commit happens between two of their tokens; they go on with their old KV
 };
 
+// "wait", "abort" or "swap".
+inline Result<RunningPolicy> parse_running_policy(std::string_view text) {
+  if (text == "wait") {
+    return RunningPolicy::Wait;
+  }
+  if (text == "abort") {
+    return RunningPolicy::Abort;
+  }
+  if (text == "swap") {
+    return RunningPolicy::Swap;
+  }
+  return invalid("expected wait, abort or swap, found '" + std::string(text) + "'", "running");
+}
+
 struct WeightUpdate {
   std::string model_path;
   bool flush_cache = true;  // false: entries of old weights stay, unused, until evicted
+  // Without a flush: prefixes that old weights computed go on being found. Answers that use one say
+  // so (Output::prefix_versions).
+  bool reuse_prefixes = false;
   RunningPolicy running = RunningPolicy::Wait;
   std::optional<std::string> weight_version;  // default: "default" or the number of the update
   bool allow_in_place = false;                // when there is no spare memory for staging
+  std::optional<Manifest> manifest;           // default: the directory's own, where it has one
+  bool require_manifest = false;
 };
 
 struct WeightUpdateReport {
   std::string weight_version;
   int64_t bytes = 0;
+  int64_t tensors_read = 0;
+  std::vector<std::string> unused_tensors;  // in the checkpoint, of no use to this model
+  int64_t files_verified = 0;               // against a manifest
+  int64_t requests_aborted = 0;
   double staging_seconds = 0;  // the old weights served meanwhile
   double wait_seconds = 0;     // for running requests
   double commit_seconds = 0;   // nothing ran meanwhile
@@ -80,7 +104,35 @@ enum class MemoryTag : uint8_t { Weights, KvCache, CudaGraph };
 // docs/engine.md has the diagram. Moves that the state does not allow fail with WrongState, the
 // state and the allowed moves; a failed move changes nothing.
 enum class EngineState : uint8_t { Serving, Paused, Committing, Released, NeedsWeights, Failed };
-std::string_view to_string(EngineState state);
+inline std::string_view to_string(EngineState state) {
+  switch (state) {
+    case EngineState::Serving:
+      return "serving";
+    case EngineState::Paused:
+      return "paused";
+    case EngineState::Committing:
+      return "committing";
+    case EngineState::Released:
+      return "released";
+    case EngineState::NeedsWeights:
+      return "needs-weights";
+    case EngineState::Failed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+inline std::string_view to_string(MemoryTag tag) {
+  switch (tag) {
+    case MemoryTag::Weights:
+      return "weights";
+    case MemoryTag::KvCache:
+      return "kv_cache";
+    case MemoryTag::CudaGraph:
+      return "cuda_graph";
+  }
+  return "unknown";
+}
 
 struct WeightsInfo {  // a snapshot
   std::string model_path;
@@ -88,6 +140,7 @@ struct WeightsInfo {  // a snapshot
   int64_t num_updates = 0;
   bool staging = false;
   EngineState state = EngineState::Serving;
+  std::vector<MemoryTag> released;
 };
 
 struct WeightChecksum {
@@ -120,6 +173,8 @@ class Engine {
   virtual WeightsInfo weights() const = 0;
   // Stages on the calling thread, commits between two steps. One at a time.
   virtual Result<WeightUpdateReport> update_weights(const WeightUpdate& update) = 0;
+  // Ends the reading of an update that is being staged; nothing has changed then.
+  virtual void cancel_update() {}
   virtual Result<void> set_weight_version(const std::string& version) = 0;
   virtual Result<void> pause(PauseMode mode) = 0;  // new requests queue until resume()
   virtual Result<void> resume() = 0;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,6 +49,7 @@ class EngineImpl final : public Engine {
 
   WeightsInfo weights() const override;
   Result<WeightUpdateReport> update_weights(const WeightUpdate& update) override;
+  void cancel_update() override;
   Result<void> set_weight_version(const std::string& version) override;
   Result<void> pause(PauseMode mode) override;
   Result<void> resume() override;
@@ -62,6 +64,7 @@ class EngineImpl final : public Engine {
   using Command = std::function<void()>;
 
   // ---- any thread ----
+  Result<WeightUpdateReport> update_one(const WeightUpdate& update);
   bool post(Command command);  // false: the thread has ended
   // Runs `body` on the engine thread and returns its result.
   template <typename T>
@@ -86,8 +89,9 @@ class EngineImpl final : public Engine {
   // ---- engine thread: lifecycle.cpp ----
   struct PendingCommit {
     const WeightUpdate* update;
-    model::StagedWeights* staged;  // nullptr: load in place
+    const model::StagedWeights* staged;  // nullptr: load in place
     Clock::time_point since;
+    int64_t aborted = 0;
     std::promise<Result<WeightUpdateReport>> done;
   };
   struct PendingFlush {
@@ -98,7 +102,9 @@ class EngineImpl final : public Engine {
   void fail_pending(const Error& error);
   void commit_now();
   Result<WeightUpdateReport> replace_weights(const WeightUpdate& update,
-                                             model::StagedWeights* staged);
+                                             const model::StagedWeights* staged);
+  Result<model::InPlaceReport> overwrite_weights(const WeightUpdate& update);
+  void drop_prefixes(const WeightUpdate& update);
   bool holds_new_requests() const { return commit_ != nullptr; }
   EngineState state() const;
   Error wrong_state(std::string_view move, std::string_view allowed) const;
@@ -112,8 +118,9 @@ class EngineImpl final : public Engine {
   bool weights_valid_ = true;
   std::set<MemoryTag> released_;
   uint64_t weights_serial_ = 0;
-  std::string model_path_;
+  model::Source source_;
   std::string weight_version_ = "default";
+  std::vector<std::string> prefix_versions_{"default"};  // whose prefixes the cache may find
   std::unique_ptr<PendingCommit> commit_;
   std::unique_ptr<PendingFlush> flush_;
   int64_t generated_tokens_ = 0;
@@ -125,6 +132,8 @@ class EngineImpl final : public Engine {
   std::atomic<RequestId> next_id_{1};
   std::atomic<int64_t> unfinished_{0};
   std::mutex update_mutex_;  // one update at a time
+  std::mutex stop_mutex_;    // of staging_stop_
+  std::stop_source staging_stop_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
@@ -132,6 +141,7 @@ class EngineImpl final : public Engine {
   bool ended_ = false;
   Load load_;
   WeightsInfo weights_;
+  model::Source published_source_;
   std::thread thread_;
 };
 

@@ -76,6 +76,9 @@ struct Output {
   int64_t completion_tokens = 0;
   int64_t num_retractions = 0;
   std::string weight_version;  // of the weights that computed `tokens`
+  // When cached_tokens may come from older weights, because an update asked to reuse prefixes:
+  // every version they may come from. Empty otherwise.
+  std::vector<std::string> prefix_versions = {};
 };
 
 using Sink = std::function<void(Output&&)>;

@@ -161,4 +161,17 @@ LinearPart view_of(const LinearInfo& info, LinearData& data, float& input_scale)
   return part;
 }
 
+void add_names(const LinearInfo& info, std::set<std::string, std::less<>>& names) {
+  for (const std::string* name : {&info.weight,
+                                  &info.weight_scale,
+                                  &info.weight_scale_2,
+                                  &info.input_scale,
+                                  &info.pre_quant_scale,
+                                  &info.bias}) {
+    if (!name->empty()) {
+      names.insert(*name);
+    }
+  }
+}
+
 }  // namespace nibble::model

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -26,6 +28,9 @@ struct PartSpec {
 Result<checkpoint::LinearInfo> find_part(const checkpoint::Checkpoint& source,
                                          const PartSpec& part,
                                          int64_t k);
+
+// Adds the names of all its tensors.
+void add_names(const checkpoint::LinearInfo& info, std::set<std::string, std::less<>>& names);
 
 // A part must be stored in the form that it was declared with: kernels and slots depend on it.
 Result<void> check_format(QuantMode::Weight weight, const checkpoint::LinearInfo& info);

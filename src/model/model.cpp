@@ -1,8 +1,10 @@
 #include "model/model.h"
 
+#include <optional>
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/verify.h"
 #include "model/builder.h"
 #include "model/registry.h"
 
@@ -13,10 +15,32 @@ namespace {
 using checkpoint::Checkpoint;
 using checkpoint::ModelConfig;
 
-Result<Checkpoint> open_servable(const std::string& directory) {
+struct Opened {
+  Checkpoint checkpoint;
+  Source source;
+};
+
+Result<Opened> open_servable(const std::string& directory,
+                             const SourceCheck& check = {},
+                             const std::stop_token& stop = {}) {
   Checkpoint checkpoint = TRY(Checkpoint::open(directory));
   TRY(checkpoint.require_servable());
-  return checkpoint;
+  Source source{directory, checkpoint.stamps(), 0};
+  std::optional<Manifest> own;
+  const Manifest* manifest = check.manifest;
+  if (manifest == nullptr) {
+    own = TRY(read_manifest(directory));
+    manifest = own ? &*own : nullptr;
+  }
+  if (manifest != nullptr) {
+    TRY(checkpoint::verify_files(checkpoint, *manifest, stop));
+    source.files_verified = static_cast<int64_t>(manifest->files.size());
+  } else if (check.require_manifest) {
+    return fail(ErrorCode::NotFound,
+                "a manifest is asked for, and there is no " + std::string(kManifestName),
+                directory);
+  }
+  return Opened{std::move(checkpoint), std::move(source)};
 }
 
 template <typename T>
@@ -92,7 +116,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const ModelOptions& options,
                                           Stream stream,
                                           const ParameterStore::Progress& progress) {
-  const Checkpoint checkpoint = TRY(open_servable(directory));
+  Opened opened = TRY(open_servable(directory));
+  const Checkpoint& checkpoint = opened.checkpoint;
   const ModelConfig& config = checkpoint.config();
   const Architecture* architecture = find_architecture(config.architecture);
   if (architecture == nullptr) {
@@ -130,20 +155,30 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   model->config_ = std::make_unique<ModelConfig>(config);
   TRY(model->parameters_->seal(stream));
   TRY(model->parameters_->load(checkpoint, stream, progress));
+  model->first_source_ = std::move(opened.source);
   return model;
 }
 
-Result<StagedWeights> Model::stage(const std::string& directory, Stream stream) const {
-  const Checkpoint checkpoint = TRY(open_servable(directory));
-  TRY(require_same_model(*config_, checkpoint.config()));
-  Staged staged = TRY(parameters_->stage(checkpoint, stream));
-  return StagedWeights{directory, std::move(staged)};
+Result<StagedWeights> Model::stage(const std::string& directory,
+                                   Stream stream,
+                                   const SourceCheck& check,
+                                   const StageLimits& limits) const {
+  Opened opened = TRY(open_servable(directory, check, limits.stop));
+  TRY(require_same_model(*config_, opened.checkpoint.config()));
+  Staged staged = TRY(parameters_->stage(opened.checkpoint, stream, limits));
+  return StagedWeights{std::move(opened.source), std::move(staged)};
 }
 
-Result<void> Model::load_in_place(const std::string& directory, Stream stream) {
-  const Checkpoint checkpoint = TRY(open_servable(directory));
-  TRY(require_same_model(*config_, checkpoint.config()));
-  return parameters_->load_in_place(checkpoint, stream);
+Result<InPlaceReport> Model::load_in_place(const std::string& directory,
+                                           Stream stream,
+                                           const SourceCheck& check,
+                                           bool& touched) {
+  touched = false;
+  Opened opened = TRY(open_servable(directory, check));
+  TRY(require_same_model(*config_, opened.checkpoint.config()));
+  touched = true;
+  LoadReport report = TRY(parameters_->load_in_place(opened.checkpoint, stream));
+  return InPlaceReport{std::move(opened.source), std::move(report)};
 }
 
 }  // namespace nibble::model

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/manifest.h"
 #include "model/parameter_store.h"
 #include "ops/kernels.h"
 #include "quant/quant_mode.h"
@@ -78,10 +80,28 @@ struct Context {
   bool runs() const { return !arena.measuring(); }
 };
 
+// How a checkpoint's files are checked before anything is read from them.
+struct SourceCheck {
+  const Manifest* manifest = nullptr;  // else the directory's own, where it has one
+  bool require_manifest = false;       // no manifest: refused
+};
+
+// Where the weights came from.
+struct Source {
+  std::string directory;
+  std::vector<FileStamp> stamps;  // of the weight files
+  int64_t files_verified = 0;     // against a manifest; 0: there was none
+};
+
 // Weights of another checkpoint of the same model, ready to be committed.
 struct StagedWeights {
-  std::string model_path;
+  Source source;
   Staged staged;
+};
+
+struct InPlaceReport {
+  Source source;
+  LoadReport report;
 };
 
 class Model {
@@ -98,9 +118,16 @@ class Model {
   virtual int64_t hidden_size() const = 0;
 
   // Reads and checks the checkpoint in `directory` against this model; changes nothing.
-  Result<StagedWeights> stage(const std::string& directory, Stream stream) const;
-  // Overwrites the weights; a failure leaves them undefined.
-  Result<void> load_in_place(const std::string& directory, Stream stream);
+  Result<StagedWeights> stage(const std::string& directory,
+                              Stream stream,
+                              const SourceCheck& check = {},
+                              const StageLimits& limits = {}) const;
+  // Overwrites the weights; `touched` says whether it had begun to when it failed.
+  Result<InPlaceReport> load_in_place(const std::string& directory,
+                                      Stream stream,
+                                      const SourceCheck& check,
+                                      bool& touched);
+  const Source& first_source() const { return first_source_; }
 
  protected:
   friend Result<std::unique_ptr<Model>> load_model(const std::string&,
@@ -111,6 +138,7 @@ class Model {
   std::unique_ptr<ParameterStore> parameters_;  // layers point to it
   // Of the checkpoint it was declared from: later checkpoints must agree.
   std::unique_ptr<checkpoint::ModelConfig> config_;
+  Source first_source_;
 };
 
 // Opens the checkpoint, builds the model that its config names and loads the weights.

@@ -42,10 +42,8 @@ Result<ExpertInfos> find_expert(const Checkpoint& source,
 
 }  // namespace
 
-Result<void> ParameterStore::fill_experts(const Entry& entry,
-                                          const Checkpoint& source,
-                                          void* base,
-                                          Stream stream) const {
+Result<void> ParameterStore::fill_experts(
+    const Entry& entry, const Checkpoint& source, void* base, Stream stream, Names& used) const {
   const ExpertsSpec& spec = entry.experts;
   std::vector<ExpertInfos> infos;
   infos.reserve(spec.experts.size());
@@ -53,6 +51,7 @@ Result<void> ParameterStore::fill_experts(const Entry& entry,
   for (const ExpertSpec& expert : spec.experts) {
     infos.push_back(TRY(find_expert(source, spec.desc, expert)));
     for (const LinearInfo& info : infos.back().part) {
+      add_names(info, used);
       calibrated = info.input_scale.empty() ? calibrated : &info;
     }
   }

@@ -196,15 +196,14 @@ Tensor ParameterStore::tensor(Id id) const {
 
 // ---- loading ----
 
-Result<void> ParameterStore::fill_linear(const Entry& entry,
-                                         const Checkpoint& source,
-                                         void* base,
-                                         Stream stream) const {
+Result<void> ParameterStore::fill_linear(
+    const Entry& entry, const Checkpoint& source, void* base, Stream stream, Names& used) const {
   const LinearSpec& spec = entry.linear;
   std::vector<LinearInfo> infos;
   std::vector<LinearData> data;
   for (const PartSpec& part : spec.parts) {
     infos.push_back(TRY(find_part(source, part, spec.desc.k)));
+    add_names(infos.back(), used);
     TRY(check_scheme(spec, infos.back()));
     data.push_back(TRY(read_part(source, part, infos.back())));
     if (data.back().pre_quant_scale != data.front().pre_quant_scale) {
@@ -267,32 +266,47 @@ void ParameterStore::fill_derived(const Entry& entry, void* base, Stream stream)
   api.synchronize(stream);
 }
 
-Result<void> ParameterStore::fill(const Checkpoint& source,
-                                  void* base,
-                                  Stream stream,
-                                  const Progress* progress) const {
+Result<LoadReport> ParameterStore::fill(const Checkpoint& source,
+                                        void* base,
+                                        Stream stream,
+                                        const Progress& progress,
+                                        const std::stop_token& stop) const {
+  Names used;
   size_t done = 0;
   for (const Entry& entry : entries_) {
+    if (stop.stop_requested()) {
+      return fail(ErrorCode::Cancelled, "stopped while the weights were read", source.directory());
+    }
     switch (entry.kind) {
       case Kind::Linear:
-        TRY(fill_linear(entry, source, base, stream));
+        TRY(fill_linear(entry, source, base, stream, used));
         break;
       case Kind::Experts:
-        TRY(fill_experts(entry, source, base, stream));
+        TRY(fill_experts(entry, source, base, stream, used));
         break;
       case Kind::Tensor:
         TRY(fill_tensor(entry, source, base, stream));
+        used.insert(entry.plain.name);
         break;
       case Kind::Derived:
         fill_derived(entry, base, stream);
         break;
     }
     done += entry.size_bytes;
-    if (progress != nullptr && *progress) {
-      (*progress)(done, size_bytes_);
+    if (progress) {
+      progress(done, size_bytes_);
     }
   }
-  return {};
+  // Torn between two checkpoints, every tensor may still look right.
+  TRY(source.require_unchanged());
+  LoadReport report;
+  report.tensors_read = static_cast<int64_t>(used.size());
+  for (std::string& name : source.tensor_names()) {
+    if (!used.contains(name)) {
+      report.unused.push_back(std::move(name));
+    }
+  }
+  return report;
 }
 
 size_t ParameterStore::linear_bytes() const {
@@ -309,33 +323,54 @@ size_t ParameterStore::linear_bytes() const {
   return bytes;
 }
 
-Result<void> ParameterStore::load(const Checkpoint& source,
-                                  Stream stream,
-                                  const Progress& progress) {
+Result<LoadReport> ParameterStore::load(const Checkpoint& source,
+                                        Stream stream,
+                                        const Progress& progress) {
   CHECK(sealed_ && resident(), "load() before seal()");
-  return fill(source, memory_.data(), stream, &progress);
+  return fill(source, memory_.data(), stream, progress, {});
 }
 
-Result<Staged> ParameterStore::stage(const Checkpoint& source, Stream stream) const {
+// The device says what is free before it is asked: a host that overcommits would hand out memory it
+// does not have and end the process at first use.
+Result<void> ParameterStore::require_spare(Stream stream, const StageLimits& limits) const {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  device_api(stream.device).memory_info(stream.device, &free_bytes, &total_bytes);
+  const bool forbidden =
+      limits.max_bytes >= 0 && size_bytes_ > static_cast<size_t>(limits.max_bytes);
+  if (!forbidden && size_bytes_ <= free_bytes) {
+    return {};
+  }
+  const std::string have =
+      forbidden ? std::to_string(limits.max_bytes) + " allowed for staging"
+                : std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " free";
+  return fail(ErrorCode::Overloaded,
+              "not enough memory: " + std::to_string(size_bytes_) + " bytes wanted, " + have,
+              "staged weights");
+}
+
+Result<Staged> ParameterStore::stage(const Checkpoint& source,
+                                     Stream stream,
+                                     const StageLimits& limits) const {
   CHECK(sealed_, "stage() before seal()");
+  TRY(require_spare(stream, limits));
   Staged staged;
   staged.memory_ = TRY(Buffer::allocate("staged weights", size_bytes_, stream));
-  TRY(fill(source, staged.memory_.data(), stream, nullptr));
+  staged.report_ = TRY(fill(source, staged.memory_.data(), stream, {}, limits.stop));
   return staged;
 }
 
-void ParameterStore::commit(Staged&& staged, Stream stream) noexcept {
+void ParameterStore::commit(const Staged& staged, Stream stream) noexcept {
   CHECK(resident(), "commit() while the weights are released");
   CHECK(staged.memory_.size_bytes() == size_bytes_, "staged weights of another model");
   const DeviceApi& api = device_api(stream.device);
   api.copy_on_device(memory_.data(), staged.memory_.data(), size_bytes_, stream);
   api.synchronize(stream);
-  staged.memory_ = Buffer();
 }
 
-Result<void> ParameterStore::load_in_place(const Checkpoint& source, Stream stream) {
+Result<LoadReport> ParameterStore::load_in_place(const Checkpoint& source, Stream stream) {
   CHECK(resident(), "load_in_place() while the weights are released");
-  return fill(source, memory_.data(), stream, nullptr);
+  return fill(source, memory_.data(), stream, {}, {});
 }
 
 // ---- release and resume ----

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,14 +51,27 @@ struct ExpertsSpec {
   const ExpertsBackend* backend = nullptr;
 };
 
+// What a checkpoint had for the declared parameters, all of which were found.
+struct LoadReport {
+  int64_t tensors_read = 0;
+  std::vector<std::string> unused;  // tensors nobody declared: other branches, caches' scales
+};
+
 // A whole checkpoint, read, checked and packed, waiting for commit().
 class Staged {
  public:
   size_t size_bytes() const { return memory_.size_bytes(); }
+  const LoadReport& report() const { return report_; }
 
  private:
   friend class ParameterStore;
   Buffer memory_;
+  LoadReport report_;
+};
+
+struct StageLimits {
+  int64_t max_bytes = -1;  // of spare memory; negative: whatever is free
+  std::stop_token stop;    // ends the reading with Cancelled
 };
 
 struct Checksum {
@@ -84,7 +99,9 @@ class ParameterStore {
   Result<void> seal(Stream stream);
 
   // ---- the first load ----
-  Result<void> load(const checkpoint::Checkpoint& source, Stream stream, const Progress& progress);
+  Result<LoadReport> load(const checkpoint::Checkpoint& source,
+                          Stream stream,
+                          const Progress& progress);
 
   // ---- reading; valid after seal(), the same addresses after every commit() ----
   std::span<const Tensor> slots(Id id) const;  // of a linear, without its bias, or of experts
@@ -95,12 +112,16 @@ class ParameterStore {
   bool resident() const { return memory_.data() != nullptr; }
 
   // ---- replacing ----
-  // Reads, checks and packs `source` into spare memory: changes nothing here.
-  Result<Staged> stage(const checkpoint::Checkpoint& source, Stream stream) const;
-  // Copies to the fixed addresses; cannot fail on data.
-  void commit(Staged&& staged, Stream stream) noexcept;
+  // Reads, checks and packs `source` into spare memory: changes nothing here. Overloaded, with the
+  // numbers, when there is not enough of it.
+  Result<Staged> stage(const checkpoint::Checkpoint& source,
+                       Stream stream,
+                       const StageLimits& limits = {}) const;
+  // Copies to the fixed addresses; cannot fail on data. The spare memory stays the caller's, so
+  // that giving it back does not delay the thread that commits.
+  void commit(const Staged& staged, Stream stream) noexcept;
   // For hosts without spare memory: overwrites in place. A failure leaves the weights undefined.
-  Result<void> load_in_place(const checkpoint::Checkpoint& source, Stream stream);
+  Result<LoadReport> load_in_place(const checkpoint::Checkpoint& source, Stream stream);
 
   // ---- giving the memory back and taking it again; contents are undefined after resume() ----
   void release();
@@ -124,23 +145,29 @@ class ParameterStore {
   Entry& add(Entry entry);
   void point_slots_at(void* base);
   std::vector<Tensor> slots_at(const Entry& entry, void* base) const;
-  Result<void> fill(const checkpoint::Checkpoint& source,
-                    void* base,
-                    Stream stream,
-                    const Progress* progress) const;
+  // Names of checkpoint tensors that were read.
+  using Names = std::set<std::string, std::less<>>;
+  Result<LoadReport> fill(const checkpoint::Checkpoint& source,
+                          void* base,
+                          Stream stream,
+                          const Progress& progress,
+                          const std::stop_token& stop) const;
   Result<void> fill_linear(const Entry& entry,
                            const checkpoint::Checkpoint& source,
                            void* base,
-                           Stream stream) const;
+                           Stream stream,
+                           Names& used) const;
   Result<void> fill_experts(const Entry& entry,
                             const checkpoint::Checkpoint& source,
                             void* base,
-                            Stream stream) const;
+                            Stream stream,
+                            Names& used) const;
   Result<void> fill_tensor(const Entry& entry,
                            const checkpoint::Checkpoint& source,
                            void* base,
                            Stream stream) const;
   void fill_derived(const Entry& entry, void* base, Stream stream) const;
+  Result<void> require_spare(Stream stream, const StageLimits& limits) const;
 
   std::vector<Entry> entries_;
   Buffer memory_;

@@ -79,8 +79,15 @@ Result<std::vector<float>> decode_plain(std::span<const std::byte> raw,
 
 Result<StoredValues> read_stored_values(const std::string& directory,
                                         const std::string& name,
-                                        int64_t max_rows) {
+                                        int64_t max_rows,
+                                        const std::vector<FileStamp>& stamps) {
   const Checkpoint checkpoint = TRY(Checkpoint::open(directory));
+  if (!stamps.empty() && checkpoint.stamps() != stamps) {
+    return fail(ErrorCode::WrongState,
+                "its files changed since the weights were loaded, and memory holds them in the "
+                "kernels' format only",
+                directory);
+  }
   const checkpoint::TensorInfo* info = checkpoint.find(name);
   if (info == nullptr) {
     return fail(ErrorCode::NotFound, "no such tensor in " + directory, name);

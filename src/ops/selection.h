@@ -18,6 +18,24 @@ std::string describe_device(Device::Kind kind, int isa);
 
 namespace detail {
 
+// Not every kind of backend has families or opt-in members.
+template <typename Backend>
+bool is_named(const Backend& backend, std::string_view wanted) {
+  if constexpr (requires { backend.family; }) {
+    return wanted == backend.name || wanted == backend.family;
+  } else {
+    return wanted == backend.name;
+  }
+}
+template <typename Backend>
+bool is_opt_in(const Backend& backend) {
+  if constexpr (requires { backend.opt_in; }) {
+    return backend.opt_in;
+  } else {
+    return false;
+  }
+}
+
 // Appends "name (why not)".
 void add_refusal(std::string& refused, std::string_view name, std::string_view why_not);
 tl::unexpected<Error> no_backend(std::string_view what,
@@ -38,9 +56,9 @@ Result<const Backend*> select_backend(std::span<const Backend* const> list,
   bool name_known = wanted == "auto";
   for (const Backend* backend : list) {
     const Support support = backend->supports(desc);
-    const bool named = wanted == backend->name || wanted == backend->family;
+    const bool named = detail::is_named(*backend, wanted);
     name_known = name_known || named;
-    if (named || (wanted == "auto" && !backend->opt_in)) {
+    if (named || (wanted == "auto" && !detail::is_opt_in(*backend))) {
       if (support.ok) {
         return backend;
       }

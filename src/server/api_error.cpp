@@ -75,7 +75,12 @@ std::string error_body(const Error& error, ApiStyle style) {
 }
 
 http::Response error_response(const Error& error, ApiStyle style) {
-  return {http_status(error.code), "application/json", error_body(error, style), {}};
+  http::Response response{
+      http_status(error.code), "application/json", error_body(error, style), {}};
+  if (error.code == ErrorCode::Overloaded) {
+    response.headers.push_back({"Retry-After", "1"});
+  }
+  return response;
 }
 
 std::string error_event(const Error& error, ApiStyle style) {

@@ -135,6 +135,14 @@ void Generation::take(size_t index, engine::Output&& output) {
   sequence.cached_tokens = output.cached_tokens;
   sequence.num_retractions = output.num_retractions;
   sequence.weight_version = std::move(output.weight_version);
+  sequence.prefix_versions = std::move(output.prefix_versions);
+  if (const auto count = static_cast<int64_t>(output.tokens.size()); count > 0) {
+    auto& versions = sequence.weight_versions;
+    if (versions.empty() || versions.back().first != sequence.weight_version) {
+      versions.emplace_back(sequence.weight_version, 0);
+    }
+    versions.back().second += count;
+  }
   if (!output.prompt_logprobs.empty()) {
     sequence.prompt_logprobs = std::move(output.prompt_logprobs);
   }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -40,7 +41,10 @@ struct Sequence {
   Error error;  // of Abort and Error
   int64_t cached_tokens = 0;
   int64_t num_retractions = 0;
-  std::string weight_version;
+  std::string weight_version;  // of the last output
+  // Which weights made how many of the tokens, in their order; one entry unless they were swapped.
+  std::vector<std::pair<std::string, int64_t>> weight_versions;
+  std::vector<std::string> prefix_versions;  // as engine::Output's
   std::chrono::steady_clock::time_point first_token_at{};
   std::chrono::steady_clock::time_point last_token_at{};
   std::chrono::steady_clock::time_point finished_at{};

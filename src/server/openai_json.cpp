@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "server/http/message.h"
+#include "server/version_json.h"
 
 namespace nibble::server {
 
@@ -68,8 +69,9 @@ json::value matched_stop_json(const Sequence& sequence) {
 
 json::object metadata_json(const Generation& generation) {
   const Sequence& first = generation.sequences().front();
-  return {{"weight_version", first.weight_version},
-          {"seed", std::to_string(first.spec.sampling.seed)}};
+  json::object metadata{{"seed", std::to_string(first.spec.sampling.seed)}};
+  add_weight_versions(first, metadata);
+  return metadata;
 }
 
 std::string make_tool_call_id() {

@@ -36,6 +36,7 @@ constexpr Route kRoutes[] = {
     {"GET POST", "/release_memory_occupation", Access::Admin, handle_release_memory, true},
     {"GET POST", "/resume_memory_occupation", Access::Admin, handle_resume_memory, true},
     {"GET POST", "/weights_checker",      Access::Admin, handle_weights_checker, true},
+    {"GET POST", "/get_weights_by_name",  Access::Admin, handle_get_weights_by_name, true},
 };
 // clang-format on
 

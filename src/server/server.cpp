@@ -141,6 +141,7 @@ void Server::stop() {
   }
   context_->state = ServerState::Draining;
   context_->live.cancel_all();
+  context_->engine.cancel_update();  // reading a large checkpoint would hold up the end
   http_->stop();
   context_->live.wait_until_empty(kAbortSeconds);
   http_.reset();

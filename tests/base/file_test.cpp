@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -42,6 +43,25 @@ TEST_F(FileTest, SaysWhereATruncatedFileEnds) {
   ASSERT_FALSE(result.has_value());
   EXPECT_EQ(result.error().where, path_);
   EXPECT_THAT(result.error().message, HasSubstr("ends at byte 5"));
+}
+
+TEST_F(FileTest, KnowsWhetherTheOpenFileWasWrittenTo) {
+  write_file_atomically(path_, "0123456789");
+  const timespec long_ago[2] = {{1'700'000'000, 0}, {1'700'000'000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), long_ago, 0), 0);
+  const auto file = ReadFile::open(path_);
+  const FileStamp before = file->stamp();
+  EXPECT_TRUE(file->require_unchanged().has_value());
+  write_file_atomically(path_, "abcdefghij");  // another file under the same name
+  EXPECT_TRUE(file->require_unchanged().has_value());
+  EXPECT_FALSE(ReadFile::open(path_)->stamp() == before);
+
+  const auto second = ReadFile::open(path_);
+  ASSERT_EQ(::truncate(path_.c_str(), 5), 0);
+  const auto result = second->require_unchanged();
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().where, path_);
+  EXPECT_THAT(result.error().message, HasSubstr("written to"));
 }
 
 TEST_F(FileTest, RefusesMissingFilesDirectoriesAndOversizedText) {

@@ -12,8 +12,6 @@ import concurrent.futures
 import http.client
 import json
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +23,9 @@ import pydantic
 from openai.types import Completion, Model as ModelCard
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-ROOT = Path(__file__).resolve().parents[2]
-TINY = ROOT / "tests" / "data" / "golden" / "llama-nvfp4"
+import serving
+from serving import TINY
+
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -64,52 +63,9 @@ def write_byte_tokenizer(folder, vocab_size):
     (folder / "chat_template.jinja").write_text(TEMPLATE)
 
 
-class Server:
-    """One `nibble serve` process."""
-
-    def __init__(self, program, *flags):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [program, "serve", "--port", str(self.port), "--device", "cpu", *map(str, flags)],
-            stdout=self.log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 120
-        while self.raw("GET", "/health_generate")[0] != 200:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the server did not start:\n" + self.read_log())
-            time.sleep(0.1)
-
-    def read_log(self):
-        self.log.seek(0)
-        return self.log.read()
-
-    def raw(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            if isinstance(body, (dict, list)):
-                body = json.dumps(body)
-            connection.request(method, path, body, headers or {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, response.read()
-        except ConnectionError:
-            return 0, b""
-        finally:
-            connection.close()
-
-    def json(self, method, path, body=None):
-        status, text = self.raw(method, path, body)
-        assert status == 200, (status, text)
-        return json.loads(text)
-
+class Server(serving.Server):
     def client(self):
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0)
-
-    def stop(self, timeout=60):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout)
 
 
 MESSAGES = [{"role": "user", "content": "Name a colour."}]

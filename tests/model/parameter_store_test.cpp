@@ -74,7 +74,7 @@ TEST_F(ParameterStoreTest, LoadsIntoSlotsWhoseAddressesSurviveACommit) {
   ASSERT_TRUE(staged.has_value());
   EXPECT_EQ(staged->size_bytes(), store_.size_bytes());
   std::memset(store_.tensor(norm_).data, 0, 4);
-  store_.commit(std::move(*staged), stream_.get());
+  store_.commit(*staged, stream_.get());
   EXPECT_EQ(bytes(), loaded);
   EXPECT_EQ(store_.tensor(norm_).data, address);
   EXPECT_EQ(store_.tensor(derived_).as<uint8_t>()[2], 3);

@@ -1,5 +1,6 @@
 // The CPU as a device: aligned memory, a thread pool behind the stream, copies by memcpy. Work is
 // done when a call returns, so synchronize has nothing to wait for.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cpu_info.h"
+#include "base/memory_limit.h"
 #include "base/thread_pool.h"
 #include "tensor/device_api.h"
 
@@ -85,6 +87,10 @@ void memory_info(Device /*device*/, size_t* free_bytes, size_t* total_bytes) {
     } else if (key == "MemAvailable:") {
       *free_bytes = kibibytes * 1024;
     }
+  }
+  if (const auto limit = container_memory()) {  // the machine may have more than we may take
+    *free_bytes = std::min<size_t>(*free_bytes, limit->free_bytes);
+    *total_bytes = std::min<size_t>(*total_bytes, limit->limit_bytes);
   }
 }
 

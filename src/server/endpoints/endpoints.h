@@ -23,7 +23,10 @@ Result<void> handle_continue_generation(Call& call);
 Result<void> handle_flush_cache(Call& call);
 Result<void> handle_release_memory(Call& call);
 Result<void> handle_resume_memory(Call& call);
+
+// weight_checks.cpp (SGLang)
 Result<void> handle_weights_checker(Call& call);
+Result<void> handle_get_weights_by_name(Call& call);
 
 // info.cpp
 Result<void> handle_model_info(Call& call);

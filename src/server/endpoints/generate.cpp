@@ -10,6 +10,7 @@
 #include "server/logprob_json.h"
 #include "server/run_generation.h"
 #include "server/stream_pace.h"
+#include "server/version_json.h"
 
 namespace nibble::server {
 
@@ -102,10 +103,10 @@ json::object NativeAnswer::result(const Generation& generation,
                     {"completion_tokens", sequence.tokens.size()},
                     {"cached_tokens", sequence.cached_tokens},
                     {"reasoning_tokens", 0},
-                    {"weight_version", sequence.weight_version},
                     {"num_retractions", sequence.num_retractions},
                     {"dp_rank", 0},
                     {"seed", sequence.spec.sampling.seed}};
+  add_weight_versions(sequence, meta);
   if (sequence.done()) {
     meta["e2e_latency"] =
         std::chrono::duration<double>(sequence.finished_at - generation.created_at()).count();

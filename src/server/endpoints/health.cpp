@@ -54,8 +54,11 @@ void watch_progress(const Call& call,
 
 }  // namespace
 
+// A server without weights is well, but asleep: its state is a header, so that a supervisor does
+// not restart it.
 Result<void> handle_health(Call& call) {
-  respond_status(*call.exchange, is_up(call.context) ? 200 : 503);
+  const std::string state(to_string(call.context.engine.weights().state));
+  call.exchange->respond({is_up(call.context) ? 200 : 503, "", "", {{"X-Nibble-State", state}}});
   return {};
 }
 

@@ -27,22 +27,11 @@ std::string utc_now() {
                      parts.tm_sec);
 }
 
-std::string_view state_name(engine::EngineState state) {
-  switch (state) {
-    case engine::EngineState::Serving:
-      return "serving";
-    case engine::EngineState::Paused:
-      return "paused";
-    case engine::EngineState::Committing:
-      return "committing";
-    case engine::EngineState::Released:
-      return "released";
-    case engine::EngineState::NeedsWeights:
-      return "needs-weights";
-    case engine::EngineState::Failed:
-      return "failed";
-  }
-  return "unknown";
+// Staging goes on beside serving or a pause.
+std::string_view state_name(const engine::WeightsInfo& weights) {
+  return weights.staging && weights.state == engine::EngineState::Serving
+             ? "staging"
+             : to_string(weights.state);
 }
 
 json::array strings(const std::vector<std::string>& lines) {
@@ -124,7 +113,16 @@ Result<void> handle_server_info(Call& call) {
   info["model_path"] = context.model_path();
   info["served_model_name"] = context.served_model_name();
   info["status"] = "ready";
-  info["weight_state"] = state_name(context.engine.weights().state);
+  const engine::WeightsInfo weights = context.engine.weights();
+  json::array released;
+  for (const engine::MemoryTag tag : weights.released) {
+    released.push_back(json::value(to_string(tag)));
+  }
+  info["weight_state"] = state_name(weights);
+  info["weight_staging"] = weights.staging;
+  info["weight_version"] = weights.weight_version;
+  info["weight_updates"] = weights.num_updates;
+  info["released"] = std::move(released);
   info["version"] = kVersion;
   info["git_description"] = kGitDescription;
   info["max_total_num_tokens"] = model.max_total_tokens;

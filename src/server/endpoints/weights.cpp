@@ -1,14 +1,14 @@
 // The weight lifecycle over HTTP (SGLang's routes): update, pause, flush, release and resume. The
 // engine decides; these translate. They block, so they run on the admin threads.
 #include <algorithm>
-#include <mutex>
+#include <optional>
 
 #include <boost/json.hpp>
-#include <fmt/format.h>
 
 #include "base/file.h"
-#include "base/random.h"
+#include "base/manifest.h"
 #include "server/endpoints/endpoints.h"
+#include "server/endpoints/weight_replies.h"
 
 namespace nibble::server {
 
@@ -17,32 +17,34 @@ using engine::MemoryTag;
 
 namespace {
 
-Result<json::value> optional_body(Call& call) {
-  const std::string& text = call.request().body;
-  return text.empty() ? json::value(json::object{}) : TRY(parse_body(text));
-}
-
-void respond_outcome(Call& call, const Result<std::string>& outcome, json::object extra = {}) {
-  extra["success"] = outcome.has_value();
-  extra["message"] = outcome ? *outcome : outcome.error().text();
-  call.exchange->respond({outcome ? 200 : 400, "application/json", json::serialize(extra), {}});
-}
+constexpr size_t kMaxNamesListed = 16;
 
 Result<engine::RunningPolicy> read_policy(const JsonObject& body) {
   if (TRY(body.find_bool("abort_all_requests")).value_or(false)) {
     return engine::RunningPolicy::Abort;
   }
   const std::string running = TRY(body.find_string("running")).value_or("wait");
-  if (running == "wait") {
-    return engine::RunningPolicy::Wait;
+  return engine::parse_running_policy(running);
+}
+
+// Fields of upstream's that change nothing here: graphs stay valid because addresses do, there is
+// no allocator cache, an update neither pauses nor continues, and steps are the trainer's own.
+Result<void> check_ignored_fields(const JsonObject& body) {
+  for (const char* field :
+       {"is_async", "keep_pause", "recapture_cuda_graph", "torch_empty_cache"}) {
+    TRY(body.find_bool(field));
   }
-  if (running == "abort") {
-    return engine::RunningPolicy::Abort;
+  TRY(body.find_int("token_step"));
+  return {};
+}
+
+// Ours lists files; upstream's holds tensor metadata that its default loader ignores too.
+Result<std::optional<Manifest>> read_manifest_field(const JsonObject& body) {
+  const auto manifest = TRY(body.find_object("manifest"));
+  if (!manifest || !manifest->has("files")) {
+    return std::nullopt;
   }
-  if (running == "swap") {
-    return engine::RunningPolicy::Swap;
-  }
-  return invalid("expected wait, abort or swap, found '" + running + "'", "running");
+  return std::optional<Manifest>(TRY(parse_manifest(*manifest)));
 }
 
 Result<engine::WeightUpdate> read_update(const JsonObject& body) {
@@ -52,11 +54,15 @@ Result<engine::WeightUpdate> read_update(const JsonObject& body) {
   update.weight_version = TRY(body.find_string("weight_version"));
   update.allow_in_place = TRY(body.find_bool("allow_in_place")).value_or(false);
   update.running = TRY(read_policy(body));
+  update.reuse_prefixes = TRY(body.find_bool("reuse_prefixes")).value_or(false);
+  update.manifest = TRY(read_manifest_field(body));
+  update.require_manifest = TRY(body.find_bool("require_manifest")).value_or(false);
+  TRY(check_ignored_fields(body));
   const std::string format = TRY(body.find_string("load_format")).value_or("auto");
   if (format != "auto" && format != "safetensors") {
     return invalid(
-        "Failed to get model loader: expected auto or safetensors, found '" + format + "'",
-        "load_format");
+        "Failed to get model loader: load_format: expected auto or safetensors, found '" + format +
+        "'");
   }
   return update;
 }
@@ -75,12 +81,24 @@ Result<std::string> update_from_disk(Call& call, json::object& report_json) {
     const bool serves = state != engine::EngineState::NeedsWeights &&
                         state != engine::EngineState::Released &&
                         state != engine::EngineState::Failed;
-    return fail(report.error().code,
-                "Failed to update weights: " + report.error().text() +
-                    (serves ? ". The old weights go on serving." : ""));
+    const bool nothing_there =
+        report.error().code == ErrorCode::NotFound && report.error().where == update.model_path;
+    return fail(
+        report.error().code,
+        (nothing_there ? "Failed to get weights iterator: " : "Failed to update weights: ") +
+            report.error().text() + (serves ? ". The old weights go on serving." : ""));
   }
   report_json["weight_version"] = report->weight_version;
   report_json["bytes"] = report->bytes;
+  report_json["tensors_read"] = report->tensors_read;
+  report_json["tensors_unused"] = report->unused_tensors.size();
+  json::array unused;
+  for (size_t i = 0; i < std::min(report->unused_tensors.size(), kMaxNamesListed); ++i) {
+    unused.push_back(json::value(report->unused_tensors[i]));
+  }
+  report_json["unused_tensors"] = std::move(unused);
+  report_json["files_verified"] = report->files_verified;
+  report_json["num_aborted_requests"] = report->requests_aborted;
   report_json["staging_seconds"] = report->staging_seconds;
   report_json["wait_seconds"] = report->wait_seconds;
   report_json["commit_seconds"] = report->commit_seconds;
@@ -107,58 +125,6 @@ Result<std::vector<MemoryTag>> read_tags(const JsonObject& body) {
     }
   }
   return tags;
-}
-
-// One number for a list of checksums, whatever their order in memory.
-std::string combine(const std::vector<engine::WeightChecksum>& sums) {
-  uint64_t hash = 0;
-  for (const engine::WeightChecksum& sum : sums) {
-    uint64_t one = 0;
-    for (const char c : sum.name + '\0' + sum.hex) {
-      one = mix64(one ^ static_cast<unsigned char>(c));
-    }
-    hash += one;  // commutative
-  }
-  return fmt::format("{:016x}", mix64(hash));
-}
-
-json::object checksum_report(const std::vector<engine::WeightChecksum>& sums) {
-  json::object checksums;
-  for (const engine::WeightChecksum& sum : sums) {
-    checksums[sum.name] = sum.hex;
-  }
-  const std::string total = combine(sums);
-  json::object rank{{"checksums", std::move(checksums)},
-                    {"per_gpu_checksum", total},
-                    {"parallelism_info",
-                     {{"tp_rank", 0},
-                      {"tp_size", 1},
-                      {"dp_rank", 0},
-                      {"dp_size", 1},
-                      {"pp_rank", 0},
-                      {"pp_size", 1},
-                      {"rank", 0},
-                      {"size", 1}}}};
-  json::array ranks;
-  ranks.push_back(std::move(rank));
-  return {{"ranks", std::move(ranks)}, {"per_engine_checksum", total}};
-}
-
-Result<std::string> compare_checksums(const std::vector<engine::WeightChecksum>& before,
-                                      const std::vector<engine::WeightChecksum>& now) {
-  if (before.empty()) {
-    return fail(ErrorCode::WrongState, "there is no snapshot to compare with");
-  }
-  if (before.size() != now.size()) {
-    return invalid("the number of tensors changed from " + std::to_string(before.size()) + " to " +
-                   std::to_string(now.size()));
-  }
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].name != now[i].name || before[i].hex != now[i].hex) {
-      return invalid("differs from the snapshot (checksums; max_abs_err unknown)", now[i].name);
-    }
-  }
-  return std::string("all tensors equal the snapshot");
 }
 
 }  // namespace
@@ -239,33 +205,6 @@ Result<void> handle_resume_memory(Call& call) {
   const JsonObject body = TRY(JsonObject::from(value, ""));
   TRY(call.context.engine.resume_memory(TRY(read_tags(body))));
   respond_json(call, nullptr);
-  return {};
-}
-
-Result<void> handle_weights_checker(Call& call) {
-  const json::value value = TRY(optional_body(call));
-  const JsonObject body = TRY(JsonObject::from(value, ""));
-  const std::string action = TRY(body.find_string("action")).value_or("checksum");
-  if (action != "checksum" && action != "snapshot" && action != "compare") {
-    respond_outcome(
-        call,
-        invalid("Unsupported action '" + action + "': expected checksum, snapshot or compare"));
-    return {};
-  }
-  const auto sums = call.context.engine.weight_checksums();
-  if (!sums) {
-    respond_outcome(call, tl::unexpected(sums.error()));
-    return {};
-  }
-  const std::lock_guard lock(call.context.snapshot_mutex);
-  if (action == "checksum") {
-    respond_outcome(call, std::string("checksums computed"), checksum_report(*sums));
-  } else if (action == "snapshot") {
-    call.context.weights_snapshot = *sums;
-    respond_outcome(call, std::string("snapshot of the checksums taken"));
-  } else {
-    respond_outcome(call, compare_checksums(call.context.weights_snapshot, *sums));
-  }
   return {};
 }
 
