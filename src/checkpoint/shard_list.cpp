@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
+
+#include <dirent.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -87,10 +90,11 @@ std::string join(const std::vector<std::string>& names) {
 
 Result<ShardList> list_shards(const std::string& directory) {
   std::vector<std::string> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
-       it.increment(error)) {
-    std::string name = it->path().filename().string();
+  // What cannot be listed has no weight files: the message below names the directory.
+  // Not std::filesystem: its iterator ends the process when memory runs out (libstdc++ 12).
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
+    std::string name = entry->d_name;
     if (name.ends_with(kSuffix) || name.ends_with(".safetensors.index.json")) {
       found.push_back(std::move(name));
     }

@@ -71,6 +71,11 @@ json::object metadata_json(const Generation& generation) {
   const Sequence& first = generation.sequences().front();
   json::object metadata{{"seed", std::to_string(first.spec.sampling.seed)}};
   add_weight_versions(first, metadata);
+  for (auto& [key, value] : metadata) {
+    if (!value.is_string()) {
+      value = json::serialize(value);  // the protocol's metadata holds strings only
+    }
+  }
   return metadata;
 }
 
