@@ -20,8 +20,8 @@ class ThreadPool {
   int num_threads() const;
 
   // Calls body(context, begin, end, thread_index) with disjoint ranges that cover [0, count), often
-  // several a thread. Borders are multiples of `grain` (the last range may be shorter) and depend on
-  // count, grain and num_threads only; who takes which does not. Returns when all are done.
+  // several a thread. Borders are multiples of `grain` (the last range may be shorter) and depend
+  // on count, grain and num_threads only; who takes which does not. Returns when all are done.
   using RangeBody = void (*)(void* context, int64_t begin, int64_t end, int thread_index);
   void run(int64_t count, int64_t grain, RangeBody body, void* context);
 

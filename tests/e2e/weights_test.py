@@ -212,8 +212,11 @@ class ReloadTest(ServedByA):
                      for i in range(8)]
             wait_until(lambda: num_running(self.server) > 0)
             self.server.json("POST", "/pause_generation", {})
-            self.assertEqual({task.result()["meta_info"]["finish_reason"]["type"] for task in tasks}, {"abort"})
-        self.server.json("POST", "/continue_generation", {})
+            self.server.json("POST", "/continue_generation", {})
+            # What came after the pause waited for this.
+            reasons = {task.result()["meta_info"]["finish_reason"]["type"] for task in tasks}
+            self.assertIn("abort", reasons)
+            self.assertLessEqual(reasons, {"abort", "length"})
 
     def test_upstreams_fields_are_accepted_and_their_types_checked(self):
         update(self.server, self.made.a, load_format=None, recapture_cuda_graph=True, is_async=False,
