@@ -12,8 +12,20 @@ namespace nibble::server {
 
 namespace asio = boost::asio;
 
+namespace {
+
+class Pool : public asio::thread_pool {
+ public:
+  using asio::thread_pool::thread_pool;
+  // Destroys the tasks that wait. They hold queues and those hold the pool: left to its destructor,
+  // they would keep each other alive.
+  void drop_tasks() { shutdown(); }
+};
+
+}  // namespace
+
 struct TaskPool::Impl {
-  asio::thread_pool pool;
+  Pool pool;
   explicit Impl(int num_threads) : pool(static_cast<size_t>(num_threads)) {}
 };
 
@@ -29,6 +41,7 @@ TaskPool::TaskPool(int num_threads) : impl_(std::make_shared<Impl>(num_threads))
 TaskPool::~TaskPool() {
   impl_->pool.stop();
   impl_->pool.join();
+  impl_->pool.drop_tasks();
 }
 
 TaskPool::Queue TaskPool::make_queue() {
