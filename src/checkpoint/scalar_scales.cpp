@@ -87,7 +87,13 @@ void Checkpoint::check_scalars() {
       info.global_scale = multiplier;
     }
     if (!info.input_scale.empty()) {
-      const auto value = read_scalar_of(info, info.input_scale);
+      auto value = read_scalar_of(info, info.input_scale);
+      const TensorInfo& stored = *find(info.input_scale);
+      const bool one_number = info.expert >= 0 || num_elements(stored.shape) == 1;
+      if (!value && one_number && is_float_dtype(stored.dtype)) {  // the file could not be read
+        linear_errors_.emplace(info.module, std::move(value).error());
+        continue;
+      }
       if (!value || !std::isfinite(*value) || !(*value > 0.0f)) {
         add_warning({ErrorCode::InvalidArgument,
                      "is not a finite positive number; it is ignored and activations are scaled "
