@@ -47,7 +47,7 @@ void add_inspect(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_flag("--json", flags->json, "print everything as JSON");
-  command->add_flag("--no-scan", flags->no_scan, "read headers only, not the block scales");
+  command->add_flag("--no-scan", flags->no_scan, "read headers only, not the values");
   command->callback([flags, &action] { action = [flags] { return run_inspect(*flags); }; });
 }
 

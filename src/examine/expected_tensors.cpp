@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/unread_weights.h"
-
 namespace nibble::examine {
 
 using checkpoint::Checkpoint;
@@ -60,14 +58,14 @@ class Lookup {
       errors_.push_back(std::move(read).error());
     }
   }
-  std::vector<Error> take() {
+  ExpectedTensors take() {
     // After another error more would be unread than is left over.
     if (errors_.empty()) {
       if (auto unread = checkpoint::unread_weights(checkpoint_, read_)) {
         errors_.push_back(*std::move(unread));
       }
     }
-    return std::move(errors_);
+    return {std::move(errors_), std::move(read_)};
   }
 
  private:
@@ -137,7 +135,7 @@ void attention(Lookup& lookup, const std::string& layer, const ModelConfig& conf
 
 }  // namespace
 
-std::vector<Error> missing_tensors(const Checkpoint& checkpoint) {
+ExpectedTensors expected_tensors(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
   if (std::find(kLlamaShaped.begin(), kLlamaShaped.end(), config.architecture) ==
       kLlamaShaped.end()) {

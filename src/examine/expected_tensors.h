@@ -7,10 +7,16 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/unread_weights.h"
 
 namespace nibble::examine {
 
+struct ExpectedTensors {
+  std::vector<Error> errors;
+  checkpoint::TensorNames names;  // what the model reads
+};
+
 // Empty for architectures that are not known here.
-std::vector<Error> missing_tensors(const checkpoint::Checkpoint& checkpoint);
+ExpectedTensors expected_tensors(const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace nibble::examine

@@ -9,6 +9,8 @@
 #include "base/cpu_info.h"
 #include "base/number_formats.h"
 #include "examine/expected_tensors.h"
+#include "model/linear_source.h"
+#include "model/model.h"
 #include "model/registry.h"
 #include "ops/experts.h"
 #include "ops/gemm.h"
@@ -143,6 +145,45 @@ std::optional<Error> unsupported_architecture(const std::string& name) {
                "config.json.architectures"};
 }
 
+bool has_errors(const std::vector<Problem>& problems) {
+  return std::any_of(problems.begin(), problems.end(), [](const Problem& problem) {
+    return problem.severity == Problem::Severity::Error;
+  });
+}
+
+// What the loader refuses before it reads a weight, asked of the loader itself.
+void add_refusal_of_loader(const Checkpoint& checkpoint, std::vector<Problem>& problems) {
+  model::ModelOptions options;
+  options.isa = isa_of(Device::Kind::Cpu);
+  if (auto model = model::declare_model(checkpoint, options); !model) {
+    problems.push_back({Problem::Severity::Error, std::move(model).error()});
+  }
+}
+
+// Norms, biases, tables and matrices that are not quantized: NaN and infinity, which the loader
+// refuses too.
+void scan_plain_tensors(const Checkpoint& checkpoint,
+                        const checkpoint::TensorNames& names,
+                        std::vector<Problem>& problems) {
+  std::vector<std::byte> data;
+  for (const std::string& name : names) {
+    const checkpoint::TensorInfo* found = checkpoint.find(name);
+    if (found == nullptr || num_elements(found->shape) <= 1 ||
+        (found->dtype != DType::BF16 && found->dtype != DType::F32)) {
+      continue;  // missing, or judged as a scale
+    }
+    const checkpoint::TensorInfo& info = *found;
+    data.resize(info.size_bytes);
+    Result<void> read = checkpoint.read(name, data);
+    if (read) {
+      read = model::require_finite(info.dtype, data, name);
+    }
+    if (!read) {
+      problems.push_back({Problem::Severity::Error, std::move(read).error()});
+    }
+  }
+}
+
 void add_to_patterns(const InspectedLinear& linear,
                      std::map<std::string, LinearPattern>& patterns) {
   LinearPattern& row = patterns[name_pattern_of(linear.info.module)];
@@ -207,11 +248,7 @@ ScaleStatistics scale_statistics(std::span<const std::byte> e4m3_codes) {
   return statistics;
 }
 
-bool Inspection::servable() const {
-  return std::none_of(problems.begin(), problems.end(), [](const Problem& problem) {
-    return problem.severity == Problem::Severity::Error;
-  });
-}
+bool Inspection::servable() const { return !has_errors(problems); }
 
 std::string name_pattern_of(const std::string& module) {
   std::string pattern;
@@ -267,8 +304,15 @@ Result<Inspection> inspect(const InspectOptions& options) {
       error && !result.config.architecture.empty()) {  // an unreadable config is told already
     result.problems.push_back({Problem::Severity::Error, std::move(*error)});
   }
-  for (Error& error : missing_tensors(checkpoint)) {
+  ExpectedTensors expected = expected_tensors(checkpoint);
+  for (Error& error : expected.errors) {
     result.problems.push_back({Problem::Severity::Error, std::move(error)});
+  }
+  if (options.scan_scales) {
+    scan_plain_tensors(checkpoint, expected.names, result.problems);
+  }
+  if (!has_errors(result.problems)) {  // the loader stops at its first, which would be one of them
+    add_refusal_of_loader(checkpoint, result.problems);
   }
   std::stable_sort(result.problems.begin(),
                    result.problems.end(),

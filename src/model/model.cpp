@@ -112,12 +112,8 @@ std::string known_architectures() {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::string& directory,
-                                          const ModelOptions& options,
-                                          Stream stream,
-                                          const ParameterStore::Progress& progress) {
-  Opened opened = TRY(open_servable(directory));
-  const Checkpoint& checkpoint = opened.checkpoint;
+Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
+                                             const ModelOptions& options) {
   const ModelConfig& config = checkpoint.config();
   const Architecture* architecture = find_architecture(config.architecture);
   if (architecture == nullptr) {
@@ -153,8 +149,17 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
 
   model->parameters_ = builder.take_store();
   model->config_ = std::make_unique<ModelConfig>(config);
+  return model;
+}
+
+Result<std::unique_ptr<Model>> load_model(const std::string& directory,
+                                          const ModelOptions& options,
+                                          Stream stream,
+                                          const ParameterStore::Progress& progress) {
+  Opened opened = TRY(open_servable(directory));
+  std::unique_ptr<Model> model = TRY(declare_model(opened.checkpoint, options));
   TRY(model->parameters_->seal(stream));
-  TRY(model->parameters_->load(checkpoint, stream, progress));
+  TRY(model->parameters_->load(opened.checkpoint, stream, progress));
   model->first_source_ = std::move(opened.source);
   return model;
 }

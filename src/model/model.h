@@ -130,6 +130,8 @@ class Model {
   const Source& first_source() const { return first_source_; }
 
  protected:
+  friend Result<std::unique_ptr<Model>> declare_model(const checkpoint::Checkpoint&,
+                                                      const ModelOptions&);
   friend Result<std::unique_ptr<Model>> load_model(const std::string&,
                                                    const ModelOptions&,
                                                    Stream,
@@ -141,7 +143,12 @@ class Model {
   Source first_source_;
 };
 
-// Opens the checkpoint, builds the model that its config names and loads the weights.
+// The model that the checkpoint's config names, with kernels chosen and parameters declared but
+// without memory: what can be refused before a weight is read.
+Result<std::unique_ptr<Model>> declare_model(const checkpoint::Checkpoint& checkpoint,
+                                             const ModelOptions& options);
+
+// Opens the checkpoint, declares the model and loads the weights.
 Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const ModelOptions& options,
                                           Stream stream,

@@ -9,6 +9,10 @@
 namespace nibble::examine {
 namespace {
 
+std::vector<Error> missing_tensors(const checkpoint::Checkpoint& checkpoint) {
+  return expected_tensors(checkpoint).errors;
+}
+
 using checkpoint::CheckpointEditor;
 using ::testing::HasSubstr;
 

@@ -96,6 +96,33 @@ TEST(Inspect, AnArchitectureWithoutAModelIsNotServable) {
                         "LlamaForCausalLM"));
 }
 
+TEST(Inspect, WhatTheLoaderRefusesByTheConfigIsNotServable) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  editor.config()["hidden_act"] = "gelu";
+  editor.write();
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_FALSE(result->servable());
+  EXPECT_THAT(errors_of(*result), HasSubstr("config.json: hidden_act: expected silu, found gelu"));
+}
+
+TEST(Inspect, NotANumberInANormIsFoundByTheScanOnly) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  auto& norm = editor.tensor("model.layers.1.input_layernorm.weight");
+  norm.bytes[6] = std::byte{0xC0};  // element 3 becomes a bf16 NaN
+  norm.bytes[7] = std::byte{0x7F};
+  editor.write();
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_FALSE(result->servable());
+  EXPECT_THAT(errors_of(*result),
+              HasSubstr("model.layers.1.input_layernorm.weight: expected finite values, found NaN "
+                        "or infinity at element 3"));
+  const auto headers = inspect({.directory = editor.directory().path(), .scan_scales = false});
+  ASSERT_TRUE(headers.has_value());
+  EXPECT_TRUE(headers->servable());
+}
+
 TEST(ScaleStatistics, CountsEveryKindOfCode) {
   const std::vector<std::byte> codes = {std::byte{0x00},
                                         std::byte{0x01},
