@@ -109,17 +109,20 @@ lint_all() { git ls-files 'src/*.cpp' | compiled | LINT_SECONDS=3000 lint; }
 # The address and undefined-behaviour sanitizers over the folders that parse, compute and own memory.
 # The server and the command line join in --slow: their sanitizer builds alone take ten minutes.
 asan_folders="base tensor quant ops checkpoint text model engine golden"
-build_asan() {
-  cmake --preset asan || return 1
+# The thread sanitizer over the folders that own threads; the rest only runs on them.
+tsan_folders="base engine server"
+# build_folders PRESET FOLDERS: their test programs.
+build_folders() {
+  cmake --preset "$1" || return 1
   local targets=() folder
-  for folder in $asan_folders; do targets+=("nibble_${folder}_test"); done
-  cmake --build --preset asan -j "$jobs" --target "${targets[@]}"
+  for folder in $2; do targets+=("nibble_${folder}_test"); done
+  cmake --build --preset "$1" -j "$jobs" --target "${targets[@]}"
 }
-run_asan() {
+run_folders() {
   local folder code=0
-  for folder in $asan_folders; do
+  for folder in $2; do
     echo "-- $folder"
-    "build/asan/tests/$folder/nibble_${folder}_test" --gtest_brief=1 || code=1
+    "build/$1/tests/$folder/nibble_${folder}_test" --gtest_brief=1 || code=1
   done
   return $code
 }
@@ -179,10 +182,10 @@ if step build build ci; then
   step lint lint_changed
   $slow && step oracles oracles
 fi
-step build-asan build_asan && step tests-asan run_asan
+step build-asan build_folders asan "$asan_folders" && step tests-asan run_folders asan "$asan_folders"
 if $slow; then
   step build-asan-all build asan && step ctest-asan run_ctest asan -LE 'slow|gpu'
-  step build-tsan build tsan && step ctest-tsan run_ctest tsan -R 'base|ThreadPool|Engine|Scheduler|Server'
+  step build-tsan build_folders tsan "$tsan_folders" && step tests-tsan run_folders tsan "$tsan_folders"
   step fuzz fuzz
   step lint-all lint_all
 fi
