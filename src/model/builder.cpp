@@ -288,14 +288,18 @@ Attention Builder::attention(
   attention.desc.head_dim = c.head_dim;
   attention.desc.page_size = options_.page_size;
   attention.desc.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
-  Result<const AttentionBackend*> backend =
-      select_attention(attention.desc, options_.attention_backend);
-  if (!backend) {
-    fail(backend.error());
-    return attention;
+  for (const AttentionPhase phase : {AttentionPhase::Prefill, AttentionPhase::Decode}) {
+    attention.desc.phase = phase;
+    Result<const AttentionBackend*> backend =
+        select_attention(attention.desc, options_.attention_backend);
+    if (!backend) {
+      fail(backend.error());
+      return attention;
+    }
+    (phase == AttentionPhase::Decode ? attention.decode : attention.prefill) = *backend;
+    note_kernel(Op::Attention, (*backend)->name);
   }
-  attention.backend = *backend;
-  note_kernel(Op::Attention, (*backend)->name);
+  attention.desc.phase = AttentionPhase::Prefill;
   attention.store = store_.get();
   attention.layer = layer;
   if (!rope_table_) {  // shared by all layers

@@ -65,6 +65,9 @@ void Attention::operator()(Context& context,
                            const Tensor& out) const {
   const Arena::Scope scope(context.arena);
   const int64_t tokens = x.shape[0];
+  AttentionDesc call = desc;
+  call.phase = batch.decode ? AttentionPhase::Decode : AttentionPhase::Prefill;
+  const AttentionBackend* backend = batch.decode ? decode : prefill;
   const Tensor projected = context.arena.take(DType::BF16, {tokens, qkv.n()});
   const Tensor attended = context.arena.take(DType::BF16, {tokens, desc.heads, desc.head_dim});
   qkv(context, x, projected);
@@ -80,7 +83,7 @@ void Attention::operator()(Context& context,
     const Arena::Scope workspace_scope(context.arena);
     AttentionArgs args;
     const auto bytes =
-        static_cast<int64_t>(backend->workspace_bytes(desc, tokens, batch.kv_lens.shape[0]));
+        static_cast<int64_t>(backend->workspace_bytes(call, tokens, batch.kv_lens.shape[0]));
     if (bytes > 0) {
       args.workspace = context.arena.take(DType::U8, {bytes});
     }
@@ -95,8 +98,7 @@ void Attention::operator()(Context& context,
       args.q_begin = batch.q_begin;
       args.kv_lens = batch.kv_lens;
       args.out = attended;
-      args.decode = batch.decode;
-      backend->run(desc, args, context.stream);
+      backend->run(call, args, context.stream);
     }
   }
   o(context, attended.reshaped({tokens, desc.heads * desc.head_dim}), out);

@@ -68,8 +68,9 @@ struct Attention {
   Linear o;
   Norm q_norm, k_norm;  // used when qk_norm
   bool qk_norm = false;
-  AttentionDesc desc;
-  const AttentionBackend* backend = nullptr;
+  AttentionDesc desc;  // of prefill; decode differs in its phase
+  const AttentionBackend* prefill = nullptr;
+  const AttentionBackend* decode = nullptr;
   const ParameterStore* store = nullptr;
   ParameterStore::Id rope_table = 0;
   size_t layer = 0;

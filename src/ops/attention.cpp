@@ -7,9 +7,10 @@ namespace nibble {
 namespace {
 
 std::string describe(const AttentionDesc& desc) {
-  return "attention of " + std::to_string(desc.heads) + " heads over " +
-         std::to_string(desc.kv_heads) + " of " + std::to_string(desc.head_dim) + " on " +
-         describe_device(desc.device, desc.isa);
+  const bool decode = desc.phase == AttentionPhase::Decode;
+  return std::string(decode ? "decode" : "prefill") + " attention of " +
+         std::to_string(desc.heads) + " heads over " + std::to_string(desc.kv_heads) + " of " +
+         std::to_string(desc.head_dim) + " on " + describe_device(desc.device, desc.isa);
 }
 
 }  // namespace

@@ -14,8 +14,13 @@
 
 namespace nibble {
 
+// Prompt tokens are Prefill, also a chunk of one; generated tokens are Decode, one row a sequence,
+// also when they are computed again. No call mixes the two.
+enum class AttentionPhase : uint8_t { Prefill, Decode };
+
 struct AttentionDesc {
   Device::Kind device = Device::Kind::Cpu;
+  AttentionPhase phase = AttentionPhase::Prefill;
   int isa = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
@@ -34,12 +39,12 @@ struct AttentionArgs {
   Tensor kv_lens;     // [seqs] i32: KV length after this step; row i of a sequence with c rows sits
                       // at position kv_len - c + i and sees positions up to its own
   Tensor out;         // [tokens, heads, head_dim] bf16, contiguous
-  Tensor workspace;
-  bool decode = false;  // every sequence has one row
+  Tensor workspace;   // workspace_bytes(), any content
 };
 
 struct AttentionBackend {
   std::string_view name;
+  std::string_view family;  // what the flag may name instead: kernels of both phases
   Support (*supports)(const AttentionDesc&);
   size_t (*workspace_bytes)(const AttentionDesc&, int64_t max_tokens, int64_t max_seqs);
   void (*run)(const AttentionDesc&, const AttentionArgs&, Stream);

@@ -128,8 +128,11 @@ std::vector<uint16_t> AttentionProblem::run(const AttentionBackend& backend, Str
   args.kv_lens = host(lens, DType::I32, {seqs});
   args.out = host(out, DType::BF16, {tokens, desc.heads, desc.head_dim});
   args.workspace = host(workspace, DType::U8, {static_cast<int64_t>(bytes)});
-  args.decode = std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count == 1; });
-  backend.run(desc, args, stream);
+  const bool decode =
+      std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count == 1; });
+  AttentionDesc call = desc;
+  call.phase = decode ? AttentionPhase::Decode : AttentionPhase::Prefill;
+  backend.run(call, args, stream);
   return out;
 }
 

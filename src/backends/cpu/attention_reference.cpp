@@ -116,6 +116,7 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
 extern const AttentionBackend kCpuReferenceAttention;
 const AttentionBackend kCpuReferenceAttention{
     .name = "cpu_reference",
+    .family = "reference",
     .supports = supports,
     .workspace_bytes = workspace_bytes,
     .run = run,

@@ -93,6 +93,7 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
 extern const AttentionBackend kCpuSimdAttention;
 const AttentionBackend kCpuSimdAttention{
     .name = "attention_avx2",
+    .family = "cpu",
     .supports = supports,
     .workspace_bytes = workspace_bytes,
     .run = run,
