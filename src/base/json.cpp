@@ -210,7 +210,7 @@ Result<json::value> parse_json(std::string_view text, std::string_view where, Js
   json::error_code error;
   json::stream_parser parser({}, options);
   const size_t used = parser.write_some(text, error);
-  if (!error) {
+  if (!error && !parser.done()) {  // done: the value's end was seen, whatever follows
     parser.finish(error);
   }
   if (!error && text.find_first_not_of(" \t\r\n", used) == std::string_view::npos) {

@@ -89,12 +89,20 @@ std::string sequence_rid(const OpenAiHead& head, size_t index, size_t count) {
 }
 
 Result<void> refuse_unsupported_openai(const JsonObject& body) {
-  static constexpr std::array<std::string_view, 6> kUnsupported = {"lora_path",
-                                                                   "session_id",
-                                                                   "session_params",
-                                                                   "custom_logit_processor",
-                                                                   "return_hidden_states",
-                                                                   "bootstrap_room"};
+  static constexpr std::array<std::string_view, 14> kUnsupported = {"lora_path",
+                                                                    "session_id",
+                                                                    "session_params",
+                                                                    "custom_logit_processor",
+                                                                    "return_hidden_states",
+                                                                    "bootstrap_room",
+                                                                    "suffix",
+                                                                    "functions",
+                                                                    "function_call",
+                                                                    "chat_template",
+                                                                    "guided_json",
+                                                                    "guided_regex",
+                                                                    "guided_choice",
+                                                                    "guided_grammar"};
   TRY(refuse_fields(body, kUnsupported));
   if (const auto format = TRY(body.find_object("response_format"))) {
     const std::string type = TRY(format->get_string("type"));

@@ -278,7 +278,7 @@ const FileDamage kFileCases[] = {
      "DIR/model.safetensors: header length 9151314442816854504 does not fit a file of 436064 bytes (truncated, or not a safetensors file)\n"},
     {"header length one too long",
      [](std::string& file) { file[0] = static_cast<char>(file[0] + 1); },
-     "DIR/model.safetensors: not valid JSON: incomplete JSON at byte 6632\n"},
+     "DIR/model.safetensors: not valid JSON: extra text after the value at byte 6632\n"},
     {"truncated in the data",
      [](std::string& file) { file.resize(file.size() - 1); },
      "DIR/model.safetensors: model.norm.weight: data ends at byte 429424 of the data section, which has 429423 bytes (truncated file?)\n"},
