@@ -3,7 +3,8 @@
 layout, embedding, head, norms and routers in BF16. The text they write means nothing.
 
 usage: make_synthetic_model.py SHAPE OUT_DIR
-SHAPE: qwen3-0.6b, smollm2-135m, moe-64x8 (8 layers, 64 experts, 8 a token)
+SHAPE: qwen3-0.6b, qwen3-8b, qwen3-32b, llama-3.1-70b, llama-3.1-70b-20l (20 of its 80 layers), smollm2-135m,
+       moe-64x8 (8 layers, 64 experts, 8 a token)
 """
 import json
 import os
@@ -13,11 +14,25 @@ import sys
 
 COMMON = {"hidden_act": "silu", "torch_dtype": "bfloat16", "max_position_embeddings": 4096, "bos_token_id": 1,
           "eos_token_id": 2, "rms_norm_eps": 1e-6, "attention_bias": False}
+LLAMA_70B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
+             "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+             "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "rope_theta": 500000.0,
+             "tie_word_embeddings": False, "max_position_embeddings": 131072}
 SHAPES = {
     "qwen3-0.6b": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
                    "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000.0,
                    "tie_word_embeddings": True},
+    "qwen3-8b": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+                 "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+                 "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000.0,
+                 "tie_word_embeddings": False, "max_position_embeddings": 40960},
+    "qwen3-32b": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120,
+                  "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64,
+                  "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000.0,
+                  "tie_word_embeddings": False, "max_position_embeddings": 40960},
+    "llama-3.1-70b": LLAMA_70B,
+    "llama-3.1-70b-20l": {**LLAMA_70B, "num_hidden_layers": 20},
     "smollm2-135m": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576,
                      "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
                      "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152, "rope_theta": 100000.0,

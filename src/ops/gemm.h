@@ -49,7 +49,7 @@ struct LinearPart {
   Tensor weight_scale_2;   // nvfp4: f32 [], the multiplier (already inverted where the file stores
                            // the inverse)
   Tensor input_scale;      // f32 [], as ModelOpt stores it: activation amax / (6 * 448)
-  Tensor pre_quant_scale;  // bf16 or f32 [k]
+  Tensor pre_quant_scale;  // bf16 or f32 [k], the same for every part
 };
 
 struct GemmArgs {

@@ -112,27 +112,34 @@ std::vector<uint16_t> AttentionProblem::run(const AttentionBackend& backend, Str
         queries.end(), q.begin() + begin * width, q.begin() + (begin + rows[at]) * width);
   }
   const int64_t tokens = q_begin.back();
-  const auto host = [](const auto& data, DType dtype, Shape shape) {
-    return Tensor{const_cast<void*>(static_cast<const void*>(data.data())), dtype, shape, Device{}};
+  const DeviceApi& api = device_api(stream.device);
+  std::vector<Buffer> buffers;
+  const auto copied = [&](const auto& data, DType dtype, Shape shape) {
+    const size_t size_bytes = data.size() * sizeof(data[0]);
+    buffers.push_back(Buffer::allocate_or_throw("attention", size_bytes, stream));
+    api.copy_to_device(buffers.back().data(), data.data(), size_bytes, stream);
+    return Tensor(buffers.back().data(), dtype, shape, stream.device);
   };
   std::vector<uint16_t> out(static_cast<size_t>(tokens * width), 0xFFFF);
   const size_t bytes = backend.workspace_bytes(desc, tokens, seqs);
   std::vector<uint8_t> workspace(bytes, 0xFF);
   const int64_t pages = seqs * max_pages;
   AttentionArgs args;
-  args.q = host(queries, DType::BF16, {tokens, desc.heads, desc.head_dim});
-  args.k_cache = host(k, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
-  args.v_cache = host(v, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
-  args.page_table = host(page_table, DType::I32, {seqs, max_pages});
-  args.q_begin = host(q_begin, DType::I32, {seqs + 1});
-  args.kv_lens = host(lens, DType::I32, {seqs});
-  args.out = host(out, DType::BF16, {tokens, desc.heads, desc.head_dim});
-  args.workspace = host(workspace, DType::U8, {static_cast<int64_t>(bytes)});
+  args.q = copied(queries, DType::BF16, {tokens, desc.heads, desc.head_dim});
+  args.k_cache = copied(k, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
+  args.v_cache = copied(v, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
+  args.page_table = copied(page_table, DType::I32, {seqs, max_pages});
+  args.q_begin = copied(q_begin, DType::I32, {seqs + 1});
+  args.kv_lens = copied(lens, DType::I32, {seqs});
+  args.out = copied(out, DType::BF16, {tokens, desc.heads, desc.head_dim});
+  args.workspace = copied(workspace, DType::U8, {static_cast<int64_t>(bytes)});
   const bool decode =
       std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count == 1; });
   AttentionDesc call = desc;
   call.phase = decode ? AttentionPhase::Decode : AttentionPhase::Prefill;
   backend.run(call, args, stream);
+  api.copy_to_host(out.data(), args.out.data, out.size() * sizeof(out[0]), stream);
+  api.synchronize(stream);
   return out;
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "backends/attention_problem.h"
-#include "base/cpu_info.h"
 #include "base/number_formats.h"
 #include "tensor/device_api.h"
 
@@ -11,14 +10,24 @@ namespace nibble::test {
 namespace {
 
 struct Case {
+  Device::Kind device;
   int64_t heads, kv_heads, head_dim, page_size;
 };
 
-class AttentionCpu : public testing::TestWithParam<Case> {
+// Backends with one kernel for prefill and decode: every one of the CPU, the plain one of CUDA.
+class OneOrderAttention : public testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    const DeviceApi* api = find_device_api(GetParam().device);
+    if (api == nullptr || api->num_devices() == 0) {
+      GTEST_SKIP() << "this machine has no " << to_string(GetParam().device) << " device";
+    }
+  }
+  Device device() const { return {GetParam().device, 0}; }
   AttentionDesc desc() const {
     AttentionDesc made;
-    made.isa = static_cast<int>(detect_cpu_isa());
+    made.device = GetParam().device;
+    made.isa = device_api({made.device, 0}).isa({made.device, 0});
     made.heads = GetParam().heads;
     made.kv_heads = GetParam().kv_heads;
     made.head_dim = GetParam().head_dim;
@@ -29,7 +38,9 @@ class AttentionCpu : public testing::TestWithParam<Case> {
   std::vector<const AttentionBackend*> backends() const {
     std::vector<const AttentionBackend*> usable;
     for (const AttentionBackend* backend : attention_backends()) {
-      if (backend->supports(desc()).ok) {
+      const bool one_order =
+          desc().device == Device::Kind::Cpu || backend->name == "attention_plain_cuda";
+      if (one_order && backend->supports(desc()).ok) {
         usable.push_back(backend);
       }
     }
@@ -37,9 +48,9 @@ class AttentionCpu : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(AttentionCpu, EveryBackendMatchesTheExactAnswerAndReadsNoForeignKv) {
+TEST_P(OneOrderAttention, EveryBackendMatchesTheExactAnswerAndReadsNoForeignKv) {
   const AttentionProblem problem = make_attention_problem(desc(), {1, 70, 150}, 3);
-  StreamOwner stream(Device{}, 2);
+  StreamOwner stream(device(), 2);
   ASSERT_FALSE(backends().empty());
   for (const AttentionBackend* backend : backends()) {
     const std::vector<uint16_t> out = problem.run(*backend, stream.get());
@@ -62,14 +73,14 @@ TEST_P(AttentionCpu, EveryBackendMatchesTheExactAnswerAndReadsNoForeignKv) {
   }
 }
 
-TEST_P(AttentionCpu, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
+TEST_P(OneOrderAttention, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
   AttentionProblem problem = make_attention_problem(desc(), {150, 33}, 4);
   const auto width = static_cast<size_t>(desc().heads * desc().head_dim);
   for (const AttentionBackend* backend : backends()) {
     problem.kv_lens = {150, 33};
     problem.rows = {150, 33};
-    StreamOwner one(Device{}, 1);
-    StreamOwner three(Device{}, 3);
+    StreamOwner one(device(), 1);
+    StreamOwner three(device(), 3);
     const std::vector<uint16_t> whole = problem.run(*backend, one.get());
     EXPECT_EQ(problem.run(*backend, three.get()), whole) << backend->name;
     // The last rows of the first sequence as a chunk beside one row of the second.
@@ -89,9 +100,9 @@ TEST_P(AttentionCpu, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
   }
 }
 
-TEST_P(AttentionCpu, AChangedKeyChangesTheAnswer) {
+TEST_P(OneOrderAttention, AChangedKeyChangesTheAnswer) {
   AttentionProblem problem = make_attention_problem(desc(), {40}, 5);
-  StreamOwner stream(Device{}, 1);
+  StreamOwner stream(device(), 1);
   for (const AttentionBackend* backend : backends()) {
     const std::vector<uint16_t> before = problem.run(*backend, stream.get());
     const auto at = static_cast<size_t>(problem.page_table[0] * desc().page_size * desc().kv_heads *
@@ -103,14 +114,17 @@ TEST_P(AttentionCpu, AChangedKeyChangesTheAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes,
-                         AttentionCpu,
-                         testing::Values(Case{9, 3, 64, 16},
-                                         Case{4, 4, 128, 16},
-                                         Case{8, 2, 16, 32},
-                                         Case{2, 1, 40, 8},
-                                         Case{40, 1, 20, 16},
-                                         Case{3, 1, 192, 64}));
+std::vector<Case> shapes(Device::Kind device) {
+  return {{device, 9, 3, 64, 16},
+          {device, 4, 4, 128, 16},
+          {device, 8, 2, 16, 32},
+          {device, 2, 1, 40, 8},
+          {device, 40, 1, 20, 16},
+          {device, 3, 1, 192, 64}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, OneOrderAttention, testing::ValuesIn(shapes(Device::Kind::Cpu)));
+INSTANTIATE_TEST_SUITE_P(Cuda, OneOrderAttention, testing::ValuesIn(shapes(Device::Kind::Cuda)));
 
 }  // namespace
 }  // namespace nibble::test

@@ -9,44 +9,65 @@
 #include "base/cpu_info.h"
 #include "base/number_formats.h"
 #include "ops/kernels.h"
+#include "support/device_memory.h"
 #include "tensor/device_api.h"
 
 namespace nibble {
 namespace {
 
-// Every level of this machine: forced levels must compute the same formulas.
-class SmallOpsCpu : public testing::TestWithParam<CpuIsa> {
+using test::VisibleVector;
+
+struct Target {
+  Device::Kind device;
+  int isa;
+};
+
+void PrintTo(const Target& target, std::ostream* out) {
+  *out << to_string(target.device) << ' ' << target.isa;
+}
+
+// Every level of the CPU and the GPU of this machine: all must compute the same formulas.
+class SmallOpsOf : public testing::TestWithParam<Target> {
  protected:
-  std::vector<uint16_t> random_bf16(size_t count) {
+  VisibleVector<uint16_t> random_bf16(size_t count) {
     std::normal_distribution<float> normal;
-    std::vector<uint16_t> values(count);
+    VisibleVector<uint16_t> values(count);
     for (uint16_t& value : values) {
       value = float_to_bf16(normal(random_));
     }
     return values;
   }
-  template <typename T>
-  static Tensor view(std::vector<T>& values, DType dtype, Shape shape) {
-    return {values.data(), dtype, shape, Device{}};
+  // NaN until written.
+  static VisibleVector<uint16_t> poisoned(size_t count) {
+    return VisibleVector<uint16_t>(count, 0xFFFF);
   }
-  static Tensor bf16(std::vector<uint16_t>& values, Shape shape) {
+  template <typename T>
+  static Tensor view(VisibleVector<T>& values, DType dtype, Shape shape) {
+    return {values.data(), dtype, shape, Device{GetParam().device, 0}};
+  }
+  static Tensor bf16(VisibleVector<uint16_t>& values, Shape shape) {
     return view(values, DType::BF16, shape);
+  }
+  // Calls an operation of the table and waits for it.
+  template <typename Function, typename... Arguments>
+  void run(Function function, const Arguments&... arguments) {
+    function(arguments..., stream_.get());
+    device_api(stream_.get().device).synchronize(stream_.get());
   }
   // One bf16 rounding of the exact answer, give or take one step for the FP32 inside.
   static void expect_close(uint16_t got, double want) {
     EXPECT_NEAR(bf16_to_float(got), want, std::fabs(want) * 0.008 + 1e-6);
   }
   std::mt19937_64 random_{7};
-  StreamOwner stream_{Device{}, 3};
-  const SmallOps& ops_ = small_ops(Device::Kind::Cpu, static_cast<int>(GetParam()));
+  StreamOwner stream_{Device{GetParam().device, 0}, 3};
+  const SmallOps& ops_ = small_ops(GetParam().device, GetParam().isa);
 };
 
-TEST_P(SmallOpsCpu, EmbeddingCopiesTheRowsOfTheIds) {
+TEST_P(SmallOpsOf, EmbeddingCopiesTheRowsOfTheIds) {
   auto table = random_bf16(10 * 24);
-  std::vector<int32_t> ids{9, 0, 3, 3};
-  std::vector<uint16_t> out(4 * 24);
-  ops_.embedding(
-      view(ids, DType::I32, {4}), bf16(table, {10, 24}), bf16(out, {4, 24}), stream_.get());
+  VisibleVector<int32_t> ids{9, 0, 3, 3};
+  auto out = poisoned(4 * 24);
+  run(ops_.embedding, view(ids, DType::I32, {4}), bf16(table, {10, 24}), bf16(out, {4, 24}));
   for (size_t t = 0; t < 4; ++t) {
     for (size_t i = 0; i < 24; ++i) {
       EXPECT_EQ(out[t * 24 + i], table[static_cast<size_t>(ids[t]) * 24 + i]);
@@ -54,14 +75,13 @@ TEST_P(SmallOpsCpu, EmbeddingCopiesTheRowsOfTheIds) {
   }
 }
 
-TEST_P(SmallOpsCpu, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
-  for (int64_t width : {1, 7, 64, 577}) {
+TEST_P(SmallOpsOf, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
+  for (int64_t width : {1, 7, 64, 577, 4096, 9000}) {
     const auto size = static_cast<size_t>(width);
     auto x = random_bf16(5 * size);
     auto weight = random_bf16(size);
-    std::vector<uint16_t> out(x.size());
-    ops_.rms_norm(
-        bf16(x, {5, width}), bf16(weight, {width}), 1e-5f, bf16(out, {5, width}), stream_.get());
+    auto out = poisoned(x.size());
+    run(ops_.rms_norm, bf16(x, {5, width}), bf16(weight, {width}), 1e-5f, bf16(out, {5, width}));
     for (size_t row = 0; row < 5; ++row) {
       double sum = 0.0;
       for (size_t i = 0; i < size; ++i) {
@@ -73,68 +93,68 @@ TEST_P(SmallOpsCpu, RmsNormMatchesTheFormulaAndMayWorkInPlace) {
                      bf16_to_float(x[row * size + i]) * scale * bf16_to_float(weight[i]));
       }
     }
-    std::vector<float> weight_f32;
+    VisibleVector<float> weight_f32;
     for (uint16_t word : weight) {
       weight_f32.push_back(bf16_to_float(word));
     }
-    ops_.rms_norm(bf16(x, {5, width}),
-                  view(weight_f32, DType::F32, {width}),
-                  1e-5f,
-                  bf16(x, {5, width}),
-                  stream_.get());
+    run(ops_.rms_norm,
+        bf16(x, {5, width}),
+        view(weight_f32, DType::F32, {width}),
+        1e-5f,
+        bf16(x, {5, width}));
     EXPECT_EQ(x, out);
   }
 }
 
-TEST_P(SmallOpsCpu, AddRmsNormIsAddThenRmsNorm) {
+TEST_P(SmallOpsOf, AddRmsNormIsAddThenRmsNorm) {
   auto x = random_bf16(4 * 96);
   auto residual = random_bf16(4 * 96);
   auto weight = random_bf16(96);
   auto sum = residual;
-  ops_.add(bf16(sum, {4, 96}), bf16(x, {4, 96}), stream_.get());
+  run(ops_.add, bf16(sum, {4, 96}), bf16(x, {4, 96}));
   for (size_t i = 0; i < sum.size(); ++i) {
     EXPECT_EQ(sum[i], float_to_bf16(bf16_to_float(x[i]) + bf16_to_float(residual[i])));
   }
-  std::vector<uint16_t> want(x.size());
-  ops_.rms_norm(bf16(sum, {4, 96}), bf16(weight, {96}), 1e-6f, bf16(want, {4, 96}), stream_.get());
-  std::vector<uint16_t> out(x.size());
-  ops_.add_rms_norm(bf16(x, {4, 96}),
-                    bf16(residual, {4, 96}),
-                    bf16(weight, {96}),
-                    1e-6f,
-                    bf16(out, {4, 96}),
-                    stream_.get());
+  auto want = poisoned(x.size());
+  run(ops_.rms_norm, bf16(sum, {4, 96}), bf16(weight, {96}), 1e-6f, bf16(want, {4, 96}));
+  auto out = poisoned(x.size());
+  run(ops_.add_rms_norm,
+      bf16(x, {4, 96}),
+      bf16(residual, {4, 96}),
+      bf16(weight, {96}),
+      1e-6f,
+      bf16(out, {4, 96}));
   EXPECT_EQ(residual, sum);
   EXPECT_EQ(out, want);
 }
 
-TEST_P(SmallOpsCpu, HeadRmsNormTouchesOnlyItsStridedHeads) {
+TEST_P(SmallOpsOf, HeadRmsNormTouchesOnlyItsStridedHeads) {
   // q of a fused [tokens, 3 * 32] row: the first two of three heads.
   auto fused = random_bf16(6 * 96);
   const auto before = fused;
   auto weight = random_bf16(32);
   Tensor q = bf16(fused, {6, 2, 32});
   q.stride[0] = 96;
-  ops_.head_rms_norm(q, bf16(weight, {32}), 1e-6f, stream_.get());
+  run(ops_.head_rms_norm, q, bf16(weight, {32}), 1e-6f);
   for (size_t t = 0; t < 6; ++t) {
     for (size_t i = 64; i < 96; ++i) {
       EXPECT_EQ(fused[t * 96 + i], before[t * 96 + i]);
     }
   }
-  auto head = std::vector<uint16_t>(before.begin() + 96 + 32, before.begin() + 96 + 64);
-  std::vector<uint16_t> want(32);
-  ops_.rms_norm(bf16(head, {1, 32}), bf16(weight, {32}), 1e-6f, bf16(want, {1, 32}), stream_.get());
-  EXPECT_EQ(want, std::vector<uint16_t>(fused.begin() + 96 + 32, fused.begin() + 96 + 64));
+  auto head = VisibleVector<uint16_t>(before.begin() + 96 + 32, before.begin() + 96 + 64);
+  auto want = poisoned(32);
+  run(ops_.rms_norm, bf16(head, {1, 32}), bf16(weight, {32}), 1e-6f, bf16(want, {1, 32}));
+  EXPECT_EQ(want, VisibleVector<uint16_t>(fused.begin() + 96 + 32, fused.begin() + 96 + 64));
 }
 
-TEST_P(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
+TEST_P(SmallOpsOf, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
   // 2 heads of 20 with 16 rotary channels; positions 0 (identity) and 5.
   auto q = random_bf16(2 * 2 * 20);
   auto k = random_bf16(2 * 1 * 20);
   const auto q_before = q;
   const auto k_before = k;
-  std::vector<int32_t> positions{0, 5};
-  std::vector<float> table(8 * 16);
+  VisibleVector<int32_t> positions{0, 5};
+  VisibleVector<float> table(8 * 16);
   for (size_t p = 0; p < 8; ++p) {
     for (size_t i = 0; i < 8; ++i) {
       const double angle = static_cast<double>(p) * std::pow(10000.0, -static_cast<double>(i) / 8);
@@ -142,11 +162,11 @@ TEST_P(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
       table[p * 16 + 8 + i] = static_cast<float>(std::sin(angle));
     }
   }
-  ops_.rope(bf16(q, {2, 2, 20}),
-            bf16(k, {2, 1, 20}),
-            view(positions, DType::I32, {2}),
-            view(table, DType::F32, {8, 16}),
-            stream_.get());
+  run(ops_.rope,
+      bf16(q, {2, 2, 20}),
+      bf16(k, {2, 1, 20}),
+      view(positions, DType::I32, {2}),
+      view(table, DType::F32, {8, 16}));
   EXPECT_TRUE(std::equal(q.begin(), q.begin() + 40, q_before.begin()));
   EXPECT_TRUE(std::equal(k.begin(), k.begin() + 20, k_before.begin()));
   const auto expect_rotated = [&](const auto& after, const auto& before, size_t at) {
@@ -167,14 +187,14 @@ TEST_P(SmallOpsCpu, RopeRotatesPairsAcrossTheHalfAndLeavesTheRest) {
   expect_rotated(k, k_before, 20);
 }
 
-TEST_P(SmallOpsCpu, SiluMulGatesTheSecondHalfOfTheRow) {
-  for (int64_t width : {3, 16, 150}) {
+TEST_P(SmallOpsOf, SiluMulGatesTheSecondHalfOfTheRow) {
+  for (int64_t width : {3, 16, 150, 2568}) {
     const auto size = static_cast<size_t>(width);
     auto x = random_bf16(4 * 2 * size);
     x[0] = float_to_bf16(-90.0f);  // far in the tail: zero, not NaN
     x[1] = float_to_bf16(90.0f);
-    std::vector<uint16_t> out(4 * size);
-    ops_.silu_mul(bf16(x, {4, 2 * width}), bf16(out, {4, width}), stream_.get());
+    auto out = poisoned(4 * size);
+    run(ops_.silu_mul, bf16(x, {4, 2 * width}), bf16(out, {4, width}));
     for (size_t t = 0; t < 4; ++t) {
       for (size_t i = 0; i < size; ++i) {
         const double gate = bf16_to_float(x[t * 2 * size + i]);
@@ -185,19 +205,19 @@ TEST_P(SmallOpsCpu, SiluMulGatesTheSecondHalfOfTheRow) {
   }
 }
 
-TEST_P(SmallOpsCpu, StoreKvWritesEachTokenToItsSlotOnly) {
+TEST_P(SmallOpsOf, StoreKvWritesEachTokenToItsSlotOnly) {
   auto k = random_bf16(3 * 2 * 8);
   auto v = random_bf16(3 * 2 * 8);
-  std::vector<uint16_t> k_cache(4 * 4 * 16, 0x1234);
+  VisibleVector<uint16_t> k_cache(4 * 4 * 16, 0x1234);
   auto v_cache = k_cache;
-  std::vector<int32_t> slots{13, 2, 3};
-  ops_.store_kv(bf16(k, {3, 2, 8}),
-                bf16(v, {3, 2, 8}),
-                view(slots, DType::I32, {3}),
-                bf16(k_cache, {4, 4, 2, 8}),
-                bf16(v_cache, {4, 4, 2, 8}),
-                stream_.get());
-  std::vector<uint16_t> want(k_cache.size(), 0x1234);
+  VisibleVector<int32_t> slots{13, 2, 3};
+  run(ops_.store_kv,
+      bf16(k, {3, 2, 8}),
+      bf16(v, {3, 2, 8}),
+      view(slots, DType::I32, {3}),
+      bf16(k_cache, {4, 4, 2, 8}),
+      bf16(v_cache, {4, 4, 2, 8}));
+  VisibleVector<uint16_t> want(k_cache.size(), 0x1234);
   auto want_v = want;
   for (size_t t = 0; t < 3; ++t) {
     std::copy_n(&k[t * 16], 16, &want[static_cast<size_t>(slots[t]) * 16]);
@@ -207,24 +227,84 @@ TEST_P(SmallOpsCpu, StoreKvWritesEachTokenToItsSlotOnly) {
   EXPECT_EQ(v_cache, want_v);
 }
 
-TEST_P(SmallOpsCpu, GatherRowsTakesRowsInTheOrderAsked) {
+TEST_P(SmallOpsOf, GatherRowsTakesRowsInTheOrderAsked) {
   auto x = random_bf16(5 * 12);
-  std::vector<int32_t> rows{4, 1};
-  std::vector<uint16_t> out(2 * 12);
-  ops_.gather_rows(
-      bf16(x, {5, 12}), view(rows, DType::I32, {2}), bf16(out, {2, 12}), stream_.get());
+  VisibleVector<int32_t> rows{4, 1};
+  auto out = poisoned(2 * 12);
+  run(ops_.gather_rows, bf16(x, {5, 12}), view(rows, DType::I32, {2}), bf16(out, {2, 12}));
   EXPECT_TRUE(std::equal(out.begin(), out.begin() + 12, x.begin() + 48));
   EXPECT_TRUE(std::equal(out.begin() + 12, out.end(), x.begin() + 12));
 }
 
-TEST_P(SmallOpsCpu, ThreadCountDoesNotChangeBits) {
+TEST_P(SmallOpsOf, ThreadCountDoesNotChangeBits) {
   auto x = random_bf16(300 * 2 * 200);
-  std::vector<uint16_t> one(300 * 200);
+  auto one = poisoned(300 * 200);
   auto many = one;
-  StreamOwner single(Device{}, 1);
+  StreamOwner single(stream_.get().device, 1);
   ops_.silu_mul(bf16(x, {300, 400}), bf16(one, {300, 200}), single.get());
-  ops_.silu_mul(bf16(x, {300, 400}), bf16(many, {300, 200}), stream_.get());
+  device_api(single.get().device).synchronize(single.get());
+  run(ops_.silu_mul, bf16(x, {300, 400}), bf16(many, {300, 200}));
   EXPECT_EQ(one, many);
+}
+
+TEST_P(SmallOpsOf, ARowHasTheSameBitsAloneAndAmongOthers) {
+  for (const int64_t width : {64, 577, 4096}) {
+    const auto size = static_cast<size_t>(width);
+    auto x = random_bf16(9 * size);
+    auto residual = random_bf16(9 * size);
+    auto weight = random_bf16(size);
+    auto last = VisibleVector<uint16_t>(residual.end() - width, residual.end());
+    auto last_x = VisibleVector<uint16_t>(x.end() - width, x.end());
+    auto all = poisoned(9 * size);
+    auto alone = poisoned(size);
+    run(ops_.add_rms_norm,
+        bf16(x, {9, width}),
+        bf16(residual, {9, width}),
+        bf16(weight, {width}),
+        1e-6f,
+        bf16(all, {9, width}));
+    run(ops_.add_rms_norm,
+        bf16(last_x, {1, width}),
+        bf16(last, {1, width}),
+        bf16(weight, {width}),
+        1e-6f,
+        bf16(alone, {1, width}));
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.end() - width)) << width;
+    EXPECT_TRUE(std::equal(last.begin(), last.end(), residual.end() - width)) << width;
+    EXPECT_FALSE(std::equal(alone.begin(), alone.end(), all.begin())) << width;
+  }
+}
+
+TEST_P(SmallOpsOf, StridedRowsAndOddPlacesGiveTheBitsOfPlainOnes) {
+  // Rows of 96 in rows of 107, from the third element on: nothing is aligned to 16 bytes.
+  auto x = random_bf16(4 * 107);
+  auto weight = random_bf16(96);
+  Tensor strided = bf16(x, {4, 96});
+  strided.data = x.data() + 3;
+  strided.stride[0] = 107;
+  VisibleVector<uint16_t> plain;
+  for (size_t t = 0; t < 4; ++t) {
+    plain.insert(plain.end(),
+                 x.begin() + static_cast<std::ptrdiff_t>(t * 107 + 3),
+                 x.begin() + static_cast<std::ptrdiff_t>(t * 107 + 99));
+  }
+  auto want = poisoned(4 * 96);
+  auto got = poisoned(4 * 96);
+  run(ops_.rms_norm, bf16(plain, {4, 96}), bf16(weight, {96}), 1e-6f, bf16(want, {4, 96}));
+  run(ops_.rms_norm, strided, bf16(weight, {96}), 1e-6f, bf16(got, {4, 96}));
+  EXPECT_EQ(got, want);
+  auto gated = poisoned(4 * 48);
+  auto want_gated = poisoned(4 * 48);
+  run(ops_.silu_mul, bf16(plain, {4, 96}), bf16(want_gated, {4, 48}));
+  run(ops_.silu_mul, strided, bf16(gated, {4, 48}));
+  EXPECT_EQ(gated, want_gated);
+  run(ops_.add, strided, bf16(want, {4, 96}));
+  run(ops_.add, bf16(plain, {4, 96}), bf16(want, {4, 96}));
+  for (size_t t = 0; t < 4; ++t) {
+    EXPECT_TRUE(std::equal(plain.begin() + static_cast<std::ptrdiff_t>(t * 96),
+                           plain.begin() + static_cast<std::ptrdiff_t>(t * 96 + 96),
+                           x.begin() + static_cast<std::ptrdiff_t>(t * 107 + 3)));
+  }
 }
 
 TEST(WeightedSum, HasTheSameBitsAtEveryLevel) {
@@ -260,18 +340,32 @@ TEST(WeightedSum, HasTheSameBitsAtEveryLevel) {
               0.02f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels,
-                         SmallOpsCpu,
-                         testing::ValuesIn([] {
-                           std::vector<CpuIsa> levels{CpuIsa::Scalar};
-                           if (detect_cpu_isa() >= CpuIsa::Avx2) {
-                             levels.push_back(CpuIsa::Avx2);
-                           }
-                           return levels;
-                         }()),
-                         [](const testing::TestParamInfo<CpuIsa>& level) {
-                           return std::string(to_string(level.param));
-                         });
+std::vector<Target> targets(Device::Kind device) {
+  const DeviceApi* api = find_device_api(device);
+  if (api == nullptr || api->num_devices() == 0) {
+    return {};
+  }
+  std::vector<Target> all;
+  const int isa = api->isa({device, 0});
+  if (device == Device::Kind::Cpu && isa >= static_cast<int>(CpuIsa::Avx2)) {
+    all.push_back({device, static_cast<int>(CpuIsa::Scalar)});
+    all.push_back({device, static_cast<int>(CpuIsa::Avx2)});
+  } else {
+    all.push_back({device, isa});
+  }
+  return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Target>& target) {
+  return target.param.device == Device::Kind::Cpu
+             ? std::string(to_string(static_cast<CpuIsa>(target.param.isa)))
+             : "sm_" + std::to_string(target.param.isa);
+}
+
+// Without a GPU there is nothing to instantiate.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SmallOpsOf);
+INSTANTIATE_TEST_SUITE_P(Cpu, SmallOpsOf, testing::ValuesIn(targets(Device::Kind::Cpu)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, SmallOpsOf, testing::ValuesIn(targets(Device::Kind::Cuda)), name_of);
 
 }  // namespace
 }  // namespace nibble

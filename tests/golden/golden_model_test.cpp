@@ -24,12 +24,15 @@ struct Case {
   const char* folder;
   const char* variant;  // prefix in the recording: "", "w4a16", "w4a4"
   Nvfp4Mode mode;
+  Device::Kind device = Device::Kind::Cpu;
   // A router's near ties go the other way under bf16 rounding: compared closely with a reference in
   // bf16 (tests/data/w4a16_bf16) and loosely with the float32 recording.
   bool near_ties = false;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.folder << ' ' << c.variant; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.folder << ' ' << c.variant << ' ' << to_string(c.device);
+}
 
 struct Prompt {
   std::vector<int32_t> ids;
@@ -107,12 +110,24 @@ class GoldenModel : public testing::TestWithParam<Case> {
     if (!found) {
       GTEST_SKIP() << "golden set " << GetParam().folder << " is not here";
     }
+    if (!test::has_device(GetParam().device)) {
+      GTEST_SKIP() << "this machine has no " << to_string(GetParam().device) << " device";
+    }
     directory_ = *found;
     w4a4_ = GetParam().mode == Nvfp4Mode::W4A4;
   }
   double decisive_margin(const Prompt& prompt) const {
     // Quantised activations flip at rounding boundaries: only very clear decisions must agree.
     return (w4a4_ ? 0.8 : 0.1) * prompt.logits_std;
+  }
+  test::HarnessOptions options() const {
+    return {.device = {GetParam().device, 0}, .mode = GetParam().mode};
+  }
+  engine::EngineConfig config() const {
+    engine::EngineConfig config = test::tiny_config(directory_);
+    config.device = {GetParam().device, 0};
+    config.nvfp4_mode = GetParam().mode;
+    return config;
   }
   std::string directory_;
   bool w4a4_ = false;
@@ -143,7 +158,7 @@ std::string near_ties_path(const Case& c) {
 }
 
 TEST_P(GoldenModel, LogitsAgreeWithTheRecording) {
-  auto harness = test::ForwardHarness::load(directory_, {.mode = GetParam().mode});
+  auto harness = test::ForwardHarness::load(directory_, options());
   ASSERT_TRUE(harness.has_value()) << harness.error().text();
   std::vector<Prompt> prompts = read_prompts(directory_, GetParam().variant);
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -172,8 +187,10 @@ TEST_P(GoldenModel, QuantisedActivationsAgreeWithAReferenceInBf16) {
   if (!w4a4_) {
     GTEST_SKIP() << "activations are not quantised";
   }
-  auto a4 = test::ForwardHarness::load(directory_, {.mode = Nvfp4Mode::W4A4});
-  auto a16 = test::ForwardHarness::load(directory_, {.mode = Nvfp4Mode::W4A16});
+  test::HarnessOptions plain = options();
+  plain.mode = Nvfp4Mode::W4A16;
+  auto a4 = test::ForwardHarness::load(directory_, options());
+  auto a16 = test::ForwardHarness::load(directory_, plain);
   ASSERT_TRUE(a4.has_value() && a16.has_value());
   const std::vector<Prompt> prompts = read_prompts(directory_, "w4a4");
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -186,8 +203,10 @@ TEST_P(GoldenModel, QuantisedActivationsAgreeWithAReferenceInBf16) {
 }
 
 TEST_P(GoldenModel, ChunkingAndThreadsDoNotChangeABit) {
-  auto one = test::ForwardHarness::load(directory_, {.mode = GetParam().mode, .num_threads = 1});
-  auto two = test::ForwardHarness::load(directory_, {.mode = GetParam().mode, .num_threads = 2});
+  test::HarnessOptions single = options();
+  single.num_threads = 1;
+  auto one = test::ForwardHarness::load(directory_, single);
+  auto two = test::ForwardHarness::load(directory_, options());
   ASSERT_TRUE(one.has_value() && two.has_value());
   for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
     const std::vector<float> whole = (*one)->logits(prompt.ids);
@@ -201,9 +220,7 @@ TEST_P(GoldenModel, ChunkingAndThreadsDoNotChangeABit) {
 }
 
 TEST_P(GoldenModel, GreedyTokensAgreeWhileTheMarginsAreClear) {
-  engine::EngineConfig config = test::tiny_config(directory_);
-  config.nvfp4_mode = GetParam().mode;
-  const auto engine = test::start_engine(config);
+  const auto engine = test::start_engine(config());
   std::vector<Prompt> prompts = read_prompts(directory_, GetParam().variant);
   for (size_t p = 0; p < prompts.size(); ++p) {
     Prompt& prompt = prompts[p];
@@ -230,11 +247,10 @@ TEST_P(GoldenModel, GreedyTokensAgreeWhileTheMarginsAreClear) {
 }
 
 TEST_P(GoldenModel, ThirtyTwoTogetherAnswerAsEachAlone) {
-  engine::EngineConfig config = test::tiny_config(directory_);
-  config.nvfp4_mode = GetParam().mode;
-  config.max_running_requests = 32;
-  config.prefix_cache = false;
-  const auto engine = test::start_engine(config);
+  engine::EngineConfig wide = config();
+  wide.max_running_requests = 32;
+  wide.prefix_cache = false;
+  const auto engine = test::start_engine(wide);
   const std::vector<Prompt> prompts = read_prompts(directory_, GetParam().variant);
   // Prompts of every length, so that experts get other neighbours at every step.
   const auto request_of = [&](size_t i) {
@@ -261,6 +277,51 @@ TEST_P(GoldenModel, ThirtyTwoTogetherAnswerAsEachAlone) {
   EXPECT_NE(test::logprob_bits(alone[31]), test::logprob_bits(alone[1]));
 }
 
+// ---- what only a GPU has to show ----
+
+class GoldenModelOnGpu : public GoldenModel {};
+
+TEST_P(GoldenModelOnGpu, LogitsAgreeWithTheCpu) {
+  test::HarnessOptions cpu = options();
+  cpu.device = {};
+  auto on_cpu = test::ForwardHarness::load(directory_, cpu);
+  auto on_gpu = test::ForwardHarness::load(directory_, options());
+  ASSERT_TRUE(on_cpu.has_value()) << on_cpu.error().text();
+  ASSERT_TRUE(on_gpu.has_value()) << on_gpu.error().text();
+  std::vector<float> last;
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const std::vector<float> expected = (*on_cpu)->logits(prompt.ids);
+    const std::vector<float> found = (*on_gpu)->logits(prompt.ids);
+    ASSERT_EQ(found.size(), expected.size());
+    EXPECT_GT(cosine(found, expected), w4a4_ ? 0.96 : 0.9995) << prompt.ids.size() << " tokens";
+    if (last.size() == found.size()) {
+      EXPECT_LT(cosine(found, last), 0.96) << "the comparison sees no difference between prompts";
+    }
+    last = found;
+  }
+}
+
+TEST_P(GoldenModelOnGpu, TwoRunsGiveTheSameBits) {
+  auto one = test::ForwardHarness::load(directory_, options());
+  auto two = test::ForwardHarness::load(directory_, options());
+  ASSERT_TRUE(one.has_value() && two.has_value());
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const std::vector<float> first = (*one)->logits(prompt.ids);
+    EXPECT_EQ(first, (*one)->logits(prompt.ids));
+    EXPECT_EQ(first, (*two)->logits(prompt.ids));
+  }
+}
+
+class UnservedOnGpu : public GoldenModel {};
+
+TEST_P(UnservedOnGpu, MixturesOfExpertsAreRefusedWithWords) {
+  const auto harness = test::ForwardHarness::load(directory_, options());
+  ASSERT_FALSE(harness.has_value());
+  EXPECT_EQ(harness.error().code, ErrorCode::Unsupported);
+  EXPECT_NE(harness.error().text().find("experts"), std::string::npos) << harness.error().text();
+  EXPECT_NE(harness.error().text().find("cuda"), std::string::npos) << harness.error().text();
+}
+
 std::string name_of(const testing::TestParamInfo<Case>& param) {
   std::string name = std::string(param.param.folder) + "_" + param.param.variant;
   for (char& c : name) {
@@ -269,36 +330,57 @@ std::string name_of(const testing::TestParamInfo<Case>& param) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Tiny,
-    GoldenModel,
-    testing::Values(Case{"llama", "", Nvfp4Mode::Auto},
-                    Case{"smollm2", "", Nvfp4Mode::Auto},
-                    Case{"qwen2", "", Nvfp4Mode::Auto},
-                    Case{"qwen3", "", Nvfp4Mode::Auto},
-                    Case{"llama-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"llama-nvfp4", "w4a4", Nvfp4Mode::W4A4},
-                    Case{"qwen3-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"qwen3-nvfp4", "w4a4", Nvfp4Mode::W4A4},
-                    Case{"qwen2-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"qwen2-nvfp4", "w4a4", Nvfp4Mode::W4A4},
-                    Case{"llama-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"llama-nvfp4-awq", "w4a4", Nvfp4Mode::W4A4},
-                    Case{"vendor/llama-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/llama-modelopt-w4a16", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/llama-modelopt-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/llama-modelopt-mlp-weight-only", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/llama-ct-nvfp4a16", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/llama-ct-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"vendor/qwen3-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"qwen3_moe", "", Nvfp4Mode::Auto},
-                    Case{"qwen3_moe-nvfp4", "w4a16", Nvfp4Mode::W4A16},
-                    Case{"qwen3_moe-nvfp4", "w4a4", Nvfp4Mode::W4A4},
-                    Case{"vendor/qwen3_moe-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16, true},
-                    Case{"vendor/qwen3_moe-modelopt-experts-only", "w4a16", Nvfp4Mode::W4A16, true},
-                    Case{"vendor/qwen3_moe-ct-nvfp4a16", "w4a16", Nvfp4Mode::W4A16, true},
-                    Case{"vendor/mixtral-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16, true}),
-    name_of);
+std::vector<Case> dense_cases(Device::Kind device) {
+  std::vector<Case> cases{{"llama", "", Nvfp4Mode::Auto},
+                          {"smollm2", "", Nvfp4Mode::Auto},
+                          {"qwen2", "", Nvfp4Mode::Auto},
+                          {"qwen3", "", Nvfp4Mode::Auto},
+                          {"llama-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"llama-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                          {"qwen3-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"qwen3-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                          {"qwen2-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"qwen2-nvfp4", "w4a4", Nvfp4Mode::W4A4},
+                          {"llama-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
+                          {"llama-nvfp4-awq", "w4a4", Nvfp4Mode::W4A4},
+                          {"vendor/llama-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/llama-modelopt-w4a16", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/llama-modelopt-nvfp4-awq", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/llama-modelopt-mlp-weight-only", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/llama-ct-nvfp4a16", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/llama-ct-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"vendor/qwen3-modelopt-nvfp4", "w4a16", Nvfp4Mode::W4A16}};
+  for (Case& c : cases) {
+    c.device = device;
+  }
+  return cases;
+}
+
+std::vector<Case> moe_cases(Device::Kind device) {
+  std::vector<Case> cases{{"qwen3_moe", "", Nvfp4Mode::Auto},
+                          {"qwen3_moe-nvfp4", "w4a16", Nvfp4Mode::W4A16},
+                          {"qwen3_moe-nvfp4", "w4a4", Nvfp4Mode::W4A4}};
+  for (const char* folder : {"vendor/qwen3_moe-modelopt-nvfp4",
+                             "vendor/qwen3_moe-modelopt-experts-only",
+                             "vendor/qwen3_moe-ct-nvfp4a16",
+                             "vendor/mixtral-modelopt-nvfp4"}) {
+    cases.push_back({folder, "w4a16", Nvfp4Mode::W4A16});
+    cases.back().near_ties = true;
+  }
+  for (Case& c : cases) {
+    c.device = device;
+  }
+  return cases;
+}
+
+constexpr auto kCpu = Device::Kind::Cpu;
+constexpr auto kCuda = Device::Kind::Cuda;
+
+INSTANTIATE_TEST_SUITE_P(Cpu, GoldenModel, testing::ValuesIn(dense_cases(kCpu)), name_of);
+INSTANTIATE_TEST_SUITE_P(CpuMoe, GoldenModel, testing::ValuesIn(moe_cases(kCpu)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, GoldenModel, testing::ValuesIn(dense_cases(kCuda)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, GoldenModelOnGpu, testing::ValuesIn(dense_cases(kCuda)), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, UnservedOnGpu, testing::ValuesIn(moe_cases(kCuda)), name_of);
 
 }  // namespace
 }  // namespace nibble

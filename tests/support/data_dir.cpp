@@ -4,8 +4,22 @@
 
 namespace nibble::test {
 
+namespace {
+
+// What tests/gpu/bundle.sh put beside the program, where it was carried to another machine.
+std::filesystem::path carried_data() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::filesystem::path folder = program.parent_path() / "test_data";
+  return !error && std::filesystem::exists(folder, error) ? folder : std::filesystem::path();
+}
+
+}  // namespace
+
 std::string data_path(const std::string& name) {
-  return std::string(NIBBLE_TEST_DATA_DIR) + "/" + name;
+  const std::filesystem::path carried = carried_data();
+  return carried.empty() ? std::string(NIBBLE_TEST_DATA_DIR) + "/" + name
+                         : (carried / name).string();
 }
 
 std::optional<std::string> golden_path(const std::string& name) {

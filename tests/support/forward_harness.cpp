@@ -2,19 +2,23 @@
 
 #include <algorithm>
 
-#include "base/cpu_info.h"
-
 namespace nibble::test {
 
-int best_isa() { return static_cast<int>(detect_cpu_isa()); }
+int best_isa(Device device) { return device_api(device).isa(device); }
+
+bool has_device(Device::Kind kind) {
+  const DeviceApi* api = find_device_api(kind);
+  return api != nullptr && api->num_devices() > 0;
+}
 
 Result<std::unique_ptr<ForwardHarness>> ForwardHarness::load(const std::string& directory,
                                                              const HarnessOptions& options) {
   std::unique_ptr<ForwardHarness> harness(
-      new ForwardHarness(StreamOwner(Device{}, options.num_threads)));
+      new ForwardHarness(StreamOwner(options.device, options.num_threads)));
   const Stream stream = harness->stream();
   model::ModelOptions model_options;
-  model_options.isa = best_isa();
+  model_options.device = options.device;
+  model_options.isa = best_isa(options.device);
   model_options.nvfp4_mode = options.mode;
   model_options.fp4_gemm_backend = options.fp4_gemm_backend;
   model_options.page_size = options.page_size;
@@ -39,7 +43,8 @@ std::vector<float> ForwardHarness::logits(const std::vector<int32_t>& ids, int64
   while (sequence.computed < sequence.num_tokens()) {
     const int64_t count = std::min(step, sequence.num_tokens() - sequence.computed);
     engine::Batch batch;
-    batch.decode = count == 1;
+    // Prompt tokens stay with the prefill kernel where decode has one of its own.
+    batch.decode = count == 1 && stream().device.kind == Device::Kind::Cpu;
     batch.slices.push_back(
         {&sequence, sequence.computed, count, sequence.computed + count == sequence.num_tokens()});
     runner_->run(batch, *pool_, [&](std::span<const engine::LogitRow> rows) {

@@ -16,6 +16,7 @@
 namespace nibble::test {
 
 struct HarnessOptions {
+  Device device = {};
   Nvfp4Mode mode = Nvfp4Mode::Auto;
   std::string fp4_gemm_backend = "auto";
   int num_threads = 2;
@@ -41,7 +42,10 @@ class ForwardHarness {
   std::unique_ptr<engine::Runner> runner_;
 };
 
-// What detect_cpu_isa() says, as ModelOptions wants it.
-int best_isa();
+// The highest level of the device, as ModelOptions wants it.
+int best_isa(Device device = {});
+
+// Whether this build and machine have such a device.
+bool has_device(Device::Kind kind);
 
 }  // namespace nibble::test

@@ -209,7 +209,9 @@ GemmProblem make_gemm_problem(const GemmDesc& desc, int64_t m, uint64_t seed) {
     for (float& value : pre_quant) {
       value = 0.5f + std::fabs(normal(random));
     }
-    problem.pre_quant_scale.push_back(pre_quant);
+    // Parts share their input, and the store accepts nothing else.
+    problem.pre_quant_scale.push_back(
+        problem.pre_quant_scale.empty() ? pre_quant : problem.pre_quant_scale.front());
   }
   problem.x.resize(static_cast<size_t>(m * desc.k));
   for (uint16_t& value : problem.x) {

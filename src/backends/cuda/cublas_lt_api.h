@@ -12,6 +12,9 @@ namespace nibble::cuda {
 // Enumerators of cublasLt.h and library_types.h (CUDA 13).
 inline constexpr int kLtDescPointerMode = 2;
 inline constexpr int kLtDescTransA = 3;
+inline constexpr int kLtDescEpilogue = 7;
+inline constexpr int kLtDescBiasPointer = 8;
+inline constexpr uint32_t kLtEpilogueBias = 4;
 inline constexpr int kLtPreferenceWorkspace = 1;
 inline constexpr int kLtPreferenceReductions = 3;  // mask of schemes beside none
 inline constexpr int kLtPreferenceAlignmentA = 5;  // B, C and D follow

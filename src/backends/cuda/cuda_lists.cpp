@@ -16,6 +16,8 @@ extern const GemmBackend kNvfp4W4a16Sm90;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
 extern const GemmBackend kGemmBf16CublasLt;
+extern const AttentionBackend kAttentionPlainCuda;
+extern const SmallOps kCudaSmallOps;
 extern const MachineProbe kCudaProbe;
 
 std::span<const DeviceApi* const> cuda_device_apis();
@@ -44,8 +46,15 @@ std::span<const GemmVariants> cuda_gemm_variants() {
   return kAll;
 }
 
-std::span<const AttentionBackend* const> cuda_attention_backends() { return {}; }
-std::span<const SmallOps* const> cuda_small_ops() { return {}; }
+std::span<const AttentionBackend* const> cuda_attention_backends() {
+  static constexpr std::array<const AttentionBackend*, 1> kAll{&kAttentionPlainCuda};
+  return kAll;
+}
+
+std::span<const SmallOps* const> cuda_small_ops() {
+  static constexpr std::array<const SmallOps*, 1> kAll{&kCudaSmallOps};
+  return kAll;
+}
 
 std::span<const MachineProbe* const> cuda_probes() {
   static constexpr std::array<const MachineProbe*, 1> kAll{&kCudaProbe};

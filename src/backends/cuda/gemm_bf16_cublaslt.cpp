@@ -50,8 +50,12 @@ Support supports(const GemmDesc& desc) {
   if (desc.k % 8 != 0 || desc.k <= 0 || desc.n <= 0) {
     return {false, "k must be a positive multiple of 8"};
   }
-  if (desc.pre_quant_scale || desc.epilogue != Epilogue::None) {
-    return {false, "has neither pre_quant_scale nor epilogue"};
+  if (desc.pre_quant_scale) {
+    return {false, "has no pre_quant_scale"};
+  }
+  const bool bias = desc.epilogue == Epilogue::Bias && desc.out == DType::BF16;
+  if (desc.epilogue != Epilogue::None && !bias) {
+    return {false, "adds nothing but a bias, and that to bf16 output only"};
   }
   return {true, {}};
 }
@@ -102,11 +106,17 @@ void pack(const GemmDesc& desc,
 
 size_t workspace_bytes(const GemmDesc& /*desc*/, int64_t /*max_rows*/) { return kWorkspace; }
 
-// Descriptors of y^T[n, m] = w[n, k] x[m, k]^T, column-major as the library has it.
+// Descriptors of y^T[n, m] = w[n, k] x[m, k]^T (+ bias[n]), column-major as the library has it.
 class Product {
  public:
-  Product(
-      const CublasLtApi& api, int64_t m, int64_t n, int64_t k, int64_t ldx, int64_t ldy, int out)
+  Product(const CublasLtApi& api,
+          int64_t m,
+          int64_t n,
+          int64_t k,
+          int64_t ldx,
+          int64_t ldy,
+          int out,
+          const void* bias)
       : api_(api) {
     const int32_t transpose = kCublasTranspose;
     const int32_t on_device = kLtPointerModeDevice;
@@ -115,6 +125,10 @@ class Product {
           api.desc_set(desc_, kLtDescPointerMode, &on_device, sizeof on_device) == 0 &&
           layout(0, kCudaBf16, k, n, k) && layout(1, kCudaBf16, k, m, ldx) &&
           layout(2, out, n, m, ldy);
+    if (ok_ && bias != nullptr) {
+      ok_ = api.desc_set(desc_, kLtDescEpilogue, &kLtEpilogueBias, sizeof kLtEpilogueBias) == 0 &&
+            api.desc_set(desc_, kLtDescBiasPointer, &bias, sizeof bias) == 0;
+    }
   }
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
@@ -211,14 +225,17 @@ CublasLtAlgorithm algorithm_of(const CublasLtApi& api,
                                int64_t ldx,
                                int64_t ldy,
                                int out,
-                               uint32_t align) {
+                               uint32_t align,
+                               const void* bias) {
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, uint32_t>, CublasLtAlgorithm>
+  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, uint32_t, bool>,
+                  CublasLtAlgorithm>
       known;
   const std::scoped_lock lock(mutex);
-  const auto [at, is_new] = known.try_emplace({n, k, ldx, ldy, out, align});
+  const auto [at, is_new] = known.try_emplace({n, k, ldx, ldy, out, align, bias != nullptr});
   if (is_new) {
-    const auto found = Product(api, kReferenceRows, n, k, ldx, ldy, out).first_algorithm(align);
+    const auto found =
+        Product(api, kReferenceRows, n, k, ldx, ldy, out, bias).first_algorithm(align);
     CHECK(found.has_value(), "cuBLASLt has no algorithm for ", n, " x ", k);
     at->second = *found;
   }
@@ -243,10 +260,11 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
   for (int part = 0; part < (whole ? 1 : desc.num_parts); ++part) {
     const int64_t rows = whole ? desc.n : desc.part_rows[static_cast<size_t>(part)];
     if (rows > 0) {
+      const void* bias = args.bias.empty() ? nullptr : args.bias.as<uint16_t>() + row;
       const bool aligned = row * size % 16 == 0 && ldy * size % 16 == 0;
       const CublasLtAlgorithm algorithm = algorithm_of(
-          *api, rows, desc.k, ldx, ldy, out, aligned ? 16u : static_cast<uint32_t>(size));
-      const bool ok = Product(*api, m, rows, desc.k, ldx, ldy, out)
+          *api, rows, desc.k, ldx, ldy, out, aligned ? 16u : static_cast<uint32_t>(size), bias);
+      const bool ok = Product(*api, m, rows, desc.k, ldx, ldy, out, bias)
                           .run(algorithm,
                                scalars + part,
                                scalars + kMaxParts,

@@ -45,9 +45,6 @@ Support supports_nvfp4_sm90(const GemmDesc& desc, QuantMode mode) {
   if (desc.k % 16 != 0 || desc.k <= 0 || desc.n <= 0) {
     return {false, "k must be a positive multiple of 16"};
   }
-  if (desc.pre_quant_scale) {
-    return {false, "has no pre_quant_scale"};
-  }
   if (desc.epilogue == Epilogue::SwiGlu &&
       (mode != kW4A16 || desc.num_parts != 2 || desc.part_rows[0] != desc.part_rows[1] ||
        desc.out != DType::BF16)) {

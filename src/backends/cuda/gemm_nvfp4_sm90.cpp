@@ -10,6 +10,7 @@
 #include "backends/cuda/gemm_nvfp4.h"
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "backends/cuda/scale_columns.h"
 #include "ops/gemm.h"
 
 namespace nibble {
@@ -18,9 +19,10 @@ namespace {
 
 using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
-// Slots: codes and scales, row multipliers f32, counters of shared tiles (zero between calls). The
-// counters belong to the matrix, so one matrix must not be used on two streams at once.
-enum Slot { kPacked, kMultiplier, kCounters, kNumSlots };
+// Slots: codes and scales, row multipliers f32, counters of shared tiles (zero between calls), the
+// pre_quant_scale. The counters belong to the matrix, so one matrix must not be used on two streams
+// at once.
+enum Slot { kPacked, kMultiplier, kCounters, kPreQuant, kNumSlots };
 
 std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   const Device device{desc.device, 0};
@@ -28,6 +30,7 @@ std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   slots[kPacked] = Tensor(nullptr, DType::U8, {packed_bytes(desc.n, desc.k)}, device);
   slots[kMultiplier] = Tensor(nullptr, DType::F32, {padded_rows(desc.n)}, device);
   slots[kCounters] = Tensor(nullptr, DType::I32, {w4a16_num_counters(desc.n)}, device);
+  slots[kPreQuant] = pre_quant_slot(desc);
   return slots;
 }
 
@@ -40,15 +43,19 @@ void pack(const GemmDesc& desc,
                              0,
                              static_cast<size_t>(slots[kCounters].size_bytes()),
                              static_cast<cudaStream_t>(stream.native)));
+  pack_pre_quant(desc, parts.front(), slots[kPreQuant], static_cast<cudaStream_t>(stream.native));
 }
 
 Support supports(const GemmDesc& desc) { return supports_nvfp4_sm90(desc, kW4A16); }
 
 size_t workspace_bytes(const GemmDesc& desc, int64_t max_rows) {
-  return static_cast<size_t>(w4a16_workspace_bytes(max_rows, desc.n, desc.k));
+  return static_cast<size_t>(pre_quant_bytes(desc, max_rows) +
+                             w4a16_workspace_bytes(max_rows, desc.n, desc.k));
 }
 
-void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
+void run(const GemmDesc& desc, const GemmArgs& given, Stream stream) {
+  auto* native = static_cast<cudaStream_t>(stream.native);
+  const GemmArgs args = apply_pre_quant(desc, given, given.packed[kPreQuant], native);
   const W4A16Args call{
       .x = args.x.data,
       .packed = args.packed[kPacked].data,
@@ -76,7 +83,7 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
         args.workspace.size_bytes(),
         " bytes, needed ",
         plan.workspace_bytes);
-  launch_w4a16_sm90(plan, call, static_cast<cudaStream_t>(stream.native));
+  launch_w4a16_sm90(plan, call, native);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
 #include "backends/cuda/quantize_act.h"
+#include "backends/cuda/scale_columns.h"
 #include "ops/gemm.h"
 
 namespace nibble {
@@ -22,7 +23,7 @@ namespace {
 
 using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
-enum Slot { kPacked, kMultiplier, kCounters, kInputScales, kNumSlots };
+enum Slot { kPacked, kMultiplier, kCounters, kInputScales, kPreQuant, kNumSlots };
 
 // A matrix within the slots: all parts, or one part.
 struct Piece {
@@ -74,6 +75,7 @@ std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   slots[kMultiplier] = Tensor(nullptr, DType::F32, {end.multiplier_at}, device);
   slots[kCounters] = Tensor(nullptr, DType::I32, {end.counters_at}, device);
   slots[kInputScales] = Tensor(nullptr, DType::F32, {kMaxParts}, device);
+  slots[kPreQuant] = pre_quant_slot(desc);
   return slots;
 }
 
@@ -106,6 +108,7 @@ void pack(const GemmDesc& desc,
                              cudaMemcpyHostToDevice,
                              native));
   CUDA_CHECK(cudaStreamSynchronize(native));
+  pack_pre_quant(desc, parts.front(), slots[kPreQuant], native);
 }
 
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 256) * 256; }
@@ -115,15 +118,17 @@ size_t workspace_bytes(const GemmDesc& desc, int64_t max_rows) {
   for (const Piece& piece : pieces_of(desc).all) {
     product = std::max(product, w4a16_workspace_bytes(max_rows, piece.desc.n, desc.k));
   }
-  return static_cast<size_t>(aligned(max_rows * desc.k * 2) + aligned(max_rows * 4) + product);
+  return static_cast<size_t>(pre_quant_bytes(desc, max_rows) + aligned(max_rows * desc.k * 2) +
+                             aligned(max_rows * 4) + product);
 }
 
-void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
-  const int64_t m = args.x.shape[0];
+void run(const GemmDesc& desc, const GemmArgs& given, Stream stream) {
+  const int64_t m = given.x.shape[0];
   if (m == 0) {
     return;
   }
   auto* native = static_cast<cudaStream_t>(stream.native);
+  const GemmArgs args = apply_pre_quant(desc, given, given.packed[kPreQuant], native);
   auto* values = static_cast<uint8_t*>(args.workspace.data);
   auto* token_scale = reinterpret_cast<float*>(values + aligned(m * desc.k * 2));
   for (const Piece& piece : pieces_of(desc).all) {

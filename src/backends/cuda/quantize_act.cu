@@ -7,6 +7,7 @@
 
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/activation.cuh"
+#include "backends/cuda/device/bf16_vector.cuh"
 #include "backends/cuda/quantize_act.h"
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -48,25 +49,6 @@ __device__ __forceinline__ float reduce_block(float v, float* shared, Combine&& 
     v = combine(v, shared[i]);
   }
   return v;
-}
-
-__device__ __forceinline__ void unpack8(const uint4& v, float (&out)[8]) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out[2 * i] = __uint_as_float(words[i] << 16);
-    out[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-  }
-}
-
-__device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-    words[i] = *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 __device__ __forceinline__ int64_t tiled_offset(int row, int block, int blocks) {
