@@ -58,8 +58,12 @@ boost::json::object message(std::string_view role, std::string_view content) {
 
 class Conversation {
  public:
-  Conversation(engine::Engine& engine, const server::TextModel& text, const ChatFlags& flags)
-      : engine_(engine), text_(text), flags_(flags) {
+  // chat_template: the text model's, which has one.
+  Conversation(engine::Engine& engine,
+               const server::TextModel& text,
+               const text::ChatTemplate& chat_template,
+               const ChatFlags& flags)
+      : engine_(engine), text_(text), chat_template_(chat_template), flags_(flags) {
     clear();
   }
 
@@ -84,7 +88,7 @@ class Conversation {
  private:
   Result<Answer> reply(engine::SamplingParams sampling) {
     const std::string prompt =
-        TRY(text_.chat_template->render(messages_, nullptr, true, boost::json::object{}));
+        TRY(chat_template_.render(messages_, nullptr, true, boost::json::object{}));
     Question question;
     question.prompt = text_.tokenizer.encode(prompt, false);
     const int64_t room =
@@ -105,6 +109,7 @@ class Conversation {
 
   engine::Engine& engine_;
   const server::TextModel& text_;
+  const text::ChatTemplate& chat_template_;
   const ChatFlags& flags_;
   boost::json::array messages_;
 };
@@ -148,7 +153,7 @@ void talk(Conversation& conversation, engine::SamplingParams sampling) {
   }
 }
 
-Result<int> chat(ChatFlags flags) {
+Result<int> chat(const ChatFlags& flags) {
   const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
   const std::string& folder =
       flags.engine.tokenizer_path.empty() ? config.model_path : flags.engine.tokenizer_path;
@@ -166,7 +171,7 @@ Result<int> chat(ChatFlags flags) {
   sampling.repetition_penalty = defaults.repetition_penalty;
   sampling.seed = flags.seed;
   const auto engine = TRY(engine::Engine::create(config));
-  Conversation conversation(*engine, text, flags);
+  Conversation conversation(*engine, text, *text.chat_template, flags);
   talk(conversation, sampling);
   return 0;
 }

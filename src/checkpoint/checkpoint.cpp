@@ -238,6 +238,7 @@ Result<void> Checkpoint::require_servable() const {
 
 std::vector<FileStamp> Checkpoint::stamps() const {
   std::vector<FileStamp> stamps;
+  stamps.reserve(files_.size());
   for (const SafetensorsFile& file : files_) {
     stamps.push_back(file.file().stamp());
   }

@@ -67,6 +67,7 @@ Result<std::vector<Located>> quantization_blocks(const json::value& config,
 
 std::vector<std::string> exclude_texts(const QuantConfig& config) {
   std::vector<std::string> texts;
+  texts.reserve(config.exclude.size());
   for (const NamePattern& pattern : config.exclude) {
     texts.push_back(pattern.text());
   }

@@ -185,8 +185,8 @@ Result<QuantConfig> parse_modelopt(const JsonObject& outer, bool says_method) {
   }
   if (group_size) {
     config.group_size = TRY(checked_group_size(*group_size, block.path_of("group_size")));
-  } else if (!groups.empty() && groups.front().group_size) {
-    config.group_size = *groups.front().group_size;
+  } else if (!groups.empty()) {
+    config.group_size = groups.front().group_size.value_or(config.group_size);
   }
   // Three spellings of "weight only": the algorithm's name, no activation entry, a flag.
   const bool no_group_quantizes_activations =

@@ -144,14 +144,15 @@ Result<TensorInfo> parse_entry(const json::value& value,
                      where);
     }
   }
-  if (type == nullptr || !type->dtype.has_value()) {
+  const std::optional<DType> dtype = type == nullptr ? std::nullopt : type->dtype;
+  if (!dtype) {
     info.unusable = "stored as " + dtype_name.substr(0, 32) + ", which nothing here reads";
   } else if (dims.size() > kMaxRank) {
     info.unusable = "has " + std::to_string(dims.size()) + " dimensions, at most " +
                     std::to_string(kMaxRank) + " are supported";
   }
-  if (info.unusable.empty()) {
-    info.dtype = *type->dtype;
+  if (dtype && info.unusable.empty()) {
+    info.dtype = *dtype;
     info.shape.rank = static_cast<uint8_t>(dims.size());
     std::copy(dims.begin(), dims.end(), info.shape.dim.begin());
   } else {

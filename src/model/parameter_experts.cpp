@@ -12,6 +12,7 @@ using checkpoint::Checkpoint;
 using checkpoint::LinearData;
 using checkpoint::LinearInfo;
 
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Part : size_t { kGate, kUp, kDown, kNumParts };
 
 struct ExpertInfos {

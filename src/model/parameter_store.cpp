@@ -220,6 +220,7 @@ Result<void> ParameterStore::fill_linear(
     input_scale = std::max(input_scale, part.input_scale.value_or(0.0f));
   }
   std::vector<LinearPart> parts;
+  parts.reserve(data.size());
   for (size_t i = 0; i < data.size(); ++i) {
     parts.push_back(view_of(infos[i], data[i], input_scale));
   }

@@ -19,6 +19,7 @@ using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folde
 
 // Slots: weight as stored, block scales (nvfp4), alpha f32 [parts], input scale f32 [parts]
 // (0: per token), pre-quant scale f32 [parts, k] when the desc has one.
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot : size_t { kWeight, kScales, kAlpha, kInputScale, kPreQuant };
 
 bool is_nvfp4(const GemmDesc& desc) { return desc.mode.weight == QuantMode::Weight::Nvfp4; }

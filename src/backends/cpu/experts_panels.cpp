@@ -105,8 +105,8 @@ Workspace cut_workspace(const PanelFormat& format,
   Workspace w{};
   size_t used = 0;
   const auto take = [&](size_t bytes) {
-    // An integer sum: sizes are also asked for with a null base.
-    auto* at = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(memory) + used);
+    // Sizes are also asked for with a null base.
+    auto* at = memory == nullptr ? nullptr : static_cast<std::byte*>(memory) + used;
     used += (bytes + 63) / 64 * 64;
     return at;
   };

@@ -11,6 +11,7 @@ namespace nibble::cpu {
 
 namespace {
 
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot : size_t { kWeights, kAlpha, kInputScale, kPreQuant };
 
 int64_t divide_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }

@@ -223,7 +223,7 @@ Result<void> handle_generate(Call& call) {
     return tl::unexpected(request.error());
   }
   const bool stream = request->stream;
-  const auto started = start_answer(call, std::move(*request));
+  auto started = start_answer(call, std::move(*request));
   if (!started && stream) {  // upstream: the status stays 200, the error is an event
     call.exchange->start_stream("text/event-stream; charset=utf-8");
     call.exchange->write(error_event(started.error(), ApiStyle::Native));
