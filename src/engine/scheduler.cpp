@@ -287,10 +287,10 @@ std::vector<StepResult> Scheduler::commit(const Batch& batch,
     }
     if (slice.samples && sequence.request.sampling.max_new_tokens == 0) {
       result.finish = FinishReason::Length;  // prefill only
-    } else if (slice.samples && sampled[i]) {
-      result.token = sampled[i];
-      sequence.tokens.push_back(*sampled[i]);
-      result.finish = finish_of(sequence, *sampled[i], result.matched_token);
+    } else if (const std::optional<int32_t> token = sampled[i]; slice.samples && token) {
+      result.token = token;
+      sequence.tokens.push_back(*token);
+      result.finish = finish_of(sequence, *token, result.matched_token);
     }
     if (result.finish != FinishReason::None) {
       cache_pages(sequence, limits_.reuse_generated ? sequence.computed : sequence.prompt_tokens);

@@ -186,7 +186,7 @@ boost::json::value number_or_null(double value) {
 }  // namespace
 
 const std::vector<GemmShape>& known_gemm_shapes() {
-  static const std::vector<GemmShape> shapes{
+  static const std::vector<GemmShape> kShapes{
       {"q8.qkv", 6144, 4096},        {"q8.o", 4096, 4096},         {"q8.gate_up", 24576, 4096},
       {"q8.down", 4096, 12288},      {"q8.lm_head", 151936, 4096}, {"l70.qkv", 10240, 8192},
       {"l70.o", 8192, 8192},         {"l70.gate_up", 57344, 8192}, {"l70.down", 8192, 28672},
@@ -194,7 +194,7 @@ const std::vector<GemmShape>& known_gemm_shapes() {
       {"q06.o", 1024, 2048},         {"q06.gate_up", 6144, 1024},  {"q06.down", 1024, 3072},
       {"q06.lm_head", 151936, 1024}, {"smol.qkv", 960, 576},       {"smol.o", 576, 576},
       {"smol.gate_up", 3072, 576},   {"smol.down", 576, 1536},     {"smol.lm_head", 49152, 576}};
-  return shapes;
+  return kShapes;
 }
 
 Result<std::vector<GemmShape>> parse_gemm_shapes(std::string_view text) {

@@ -88,8 +88,8 @@ Result<RunTimes> run_once(engine::Engine& engine, const BenchLatencyRow& row, ui
   }
   std::unique_lock lock(run->mutex);
   run->ended.wait(lock, [&] { return run->without_last == 0; });
-  if (run->error) {
-    return tl::unexpected(*run->error);
+  if (const std::optional<Error>& error = run->error) {
+    return tl::unexpected(*error);
   }
   return RunTimes{seconds_between(begin, run->first), seconds_between(run->first, run->last)};
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "engine/kv_pool.h"
 #include "engine/model_options.h"
 #include "engine/runner.h"
@@ -51,7 +52,9 @@ class Fed {
     sequence_.tokens.assign(window.begin(), window.end());
     sequence_.prompt_tokens = sequence_.num_tokens();
     sequence_.request.logprobs.prompt_start = 0;  // logits of every position but the last
-    sequence_.pages = *pool_->take(pool_->pages_of(sequence_.num_tokens()));
+    auto pages = pool_->take(pool_->pages_of(sequence_.num_tokens()));
+    CHECK(pages.has_value(), "the pool was made for a window");
+    sequence_.pages = *std::move(pages);
   }
   bool done() const { return sequence_.computed == sequence_.num_tokens(); }
   int64_t computed() const { return sequence_.computed; }
@@ -243,7 +246,7 @@ boost::json::object scores_json(const WindowScores& scores) {
   object["predictions"] = scores.predictions;
   object["nll"] = scores.nll;
   object["ppl"] = scores.perplexity;
-  if (scores.kl) {
+  if (scores.kl && scores.top1) {
     object["kl"] = *scores.kl;
     object["top1"] = *scores.top1;
   }
@@ -256,7 +259,7 @@ std::string scores_text(const std::string& name, const WindowScores& scores) {
                                  scores.predictions,
                                  scores.perplexity,
                                  scores.nll);
-  if (scores.kl) {
+  if (scores.kl && scores.top1) {
     line += fmt::format("  kl {:.4f}  same top-1 {:.3f}", *scores.kl, *scores.top1);
   }
   return line + "\n";

@@ -338,6 +338,7 @@ void Builder::add_row(Row row) {
 
 std::vector<std::string> Builder::layer_table() const {
   std::vector<std::string> lines;
+  lines.reserve(rows_.size());
   for (const Row& row : rows_) {
     lines.push_back(pad(row.pattern + " (" + std::to_string(row.count) + ")", 44) +
                     pad(row.format, 7) + pad(row.mode, 7) + pad(row.kernel, 25) + row.why);
