@@ -2,7 +2,8 @@
 """Reads the machine code of the CUDA objects: are the promised instructions there, and no spills?
 
 For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for 8 and 16 tokens), setmaxnreg where promised, no local
-memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. Needs
+memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. For the
+attention kernels: HGMMA in prefill and HMMA in decode, no local memory, registers under the cap. Needs
 cuobjdump (CUDA toolkit, or PyPI nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm); exits 77 without it.
 Usage: check_sass.py [--cuobjdump PATH] OBJECT...
 """
@@ -16,6 +17,7 @@ import sys
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?\s*([A-Z0-9_.]+)")
 TILE = re.compile(r"nvfp4_w4a16_sm90.*W4A16ConfigILi(\d+)ELi\d+ELi\d+ELi(\d)E")
+ATTENTION = re.compile(r"attention_(prefill_sm90|decode_paged)ILi(\d+)E")
 USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+)")
 
 
@@ -41,29 +43,44 @@ def weights_cost(code, product):
     return min((at[i + 8] - at[i]) / 8 for i in range(len(at) - 8))
 
 
-def check(name, code, usage):
-    match = TILE.search(name)
-    if not match:
-        return None, []
-    tokens, blocks_per_sm = int(match.group(1)), int(match.group(2))
+def common_problems(code, usage, product, cap):
     problems = []
-    warp_products = tokens <= 16
-    product = "HMMA" if warp_products else "HGMMA"
     if not any(op.startswith(product) for op in code):
         problems.append(f"no {product}")
     local = sorted({op for op in code if op.startswith(("LDL", "STL"))})
     if local:
         problems.append("local memory: " + " ".join(local))
-    if not warp_products and not any(op.startswith("USETMAXREG") for op in code):
-        problems.append("no setmaxnreg")
     registers, stack = usage
-    cap = {1: 168, 2: 96}[blocks_per_sm]
     if registers > cap:
         problems.append(f"{registers} registers, at most {cap}")
     if stack:
         problems.append(f"{stack} bytes of stack")
+    return problems
+
+
+def check_attention(match, code, usage):
+    prefill = match.group(1) == "prefill_sm90"
+    problems = common_problems(code, usage, "HGMMA" if prefill else "HMMA", 168 if prefill else 255)
+    if prefill and not any(op.startswith("USETMAXREG") for op in code):
+        problems.append("no setmaxnreg")
+    line = f"attention_{match.group(1)}, head_dim {match.group(2)}: {usage[0]} registers, {len(code)} instructions"
+    return line, problems
+
+
+def check(name, code, usage):
+    if match := ATTENTION.search(name):
+        return check_attention(match, code, usage)
+    match = TILE.search(name)
+    if not match:
+        return None, []
+    tokens, blocks_per_sm = int(match.group(1)), int(match.group(2))
+    warp_products = tokens <= 16
+    product = "HMMA" if warp_products else "HGMMA"
+    problems = common_problems(code, usage, product, {1: 168, 2: 96}[blocks_per_sm])
+    if not warp_products and not any(op.startswith("USETMAXREG") for op in code):
+        problems.append("no setmaxnreg")
     cost = weights_cost(code, product)
-    line = f"{tokens:4d} tokens: {registers} registers, {len(code)} instructions"
+    line = f"{tokens:4d} tokens: {usage[0]} registers, {len(code)} instructions"
     if cost and tokens == 8:
         line += f", {cost:.1f} for 8 weights in the main loop"
     return line, problems
@@ -89,7 +106,7 @@ def main():
                 print(f"{path}: {name}: {problem}")
                 failed = True
     if seen == 0:
-        print("no nvfp4_w4a16_sm90 kernel found")
+        print("no kernel found")
         failed = True
     return 1 if failed else 0
 

@@ -306,6 +306,17 @@ Attention Builder::attention(
     rope_table_ = declare_rope_table();
   }
   attention.rope_table = rope_table_.value_or(0);
+  if (attention.decode->num_counters != nullptr && !attention_counters_) {
+    AttentionDesc decode = attention.desc;
+    decode.phase = AttentionPhase::Decode;
+    const int64_t count = attention.decode->num_counters(decode);
+    attention_counters_ = store_->declare_derived(
+        "attention_counters",
+        DType::I32,
+        Shape{count},
+        std::vector<std::byte>(static_cast<size_t>(count) * sizeof(int32_t)));
+  }
+  attention.counters = attention_counters_;
   return attention;
 }
 

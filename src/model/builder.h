@@ -97,6 +97,7 @@ class Builder {
   int64_t context_length_ = 0;
   std::unique_ptr<ParameterStore> store_ = std::make_unique<ParameterStore>();
   std::optional<ParameterStore::Id> rope_table_;
+  std::optional<ParameterStore::Id> attention_counters_;
   std::optional<Error> error_;
   checkpoint::TensorNames read_;  // weights and biases
   std::vector<Row> rows_;

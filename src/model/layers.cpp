@@ -98,6 +98,9 @@ void Attention::operator()(Context& context,
       args.q_begin = batch.q_begin;
       args.kv_lens = batch.kv_lens;
       args.out = attended;
+      if (counters) {
+        args.counters = store->tensor(*counters);
+      }
       backend->run(call, args, context.stream);
     }
   }

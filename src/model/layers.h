@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "model/model.h"
 #include "model/parameter_store.h"
@@ -73,6 +74,7 @@ struct Attention {
   const AttentionBackend* decode = nullptr;
   const ParameterStore* store = nullptr;
   ParameterStore::Id rope_table = 0;
+  std::optional<ParameterStore::Id> counters;  // of the decode kernel, shared by all layers
   size_t layer = 0;
 
   // x, out: [tokens, hidden] bf16; out may alias x.

@@ -40,6 +40,7 @@ struct AttentionArgs {
                       // at position kv_len - c + i and sees positions up to its own
   Tensor out;         // [tokens, heads, head_dim] bf16, contiguous
   Tensor workspace;   // workspace_bytes(), any content
+  Tensor counters;  // [num_counters()] i32: zeros, zero again after the call; one stream at a time
 };
 
 struct AttentionBackend {
@@ -48,6 +49,7 @@ struct AttentionBackend {
   Support (*supports)(const AttentionDesc&);
   size_t (*workspace_bytes)(const AttentionDesc&, int64_t max_tokens, int64_t max_seqs);
   void (*run)(const AttentionDesc&, const AttentionArgs&, Stream);
+  int64_t (*num_counters)(const AttentionDesc&) = nullptr;  // nullptr: needs none
 };
 
 std::span<const AttentionBackend* const> attention_backends();

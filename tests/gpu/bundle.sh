@@ -7,7 +7,7 @@ build=${1:?usage: bundle.sh BUILD_DIR OUT_DIR}
 out=${2:?usage: bundle.sh BUILD_DIR OUT_DIR}
 mkdir -p "$out/lib"
 cp "$(dirname "$0")/run.sh" "$out/"
-for program in nibble bench/w4a16_bench tests/gpu/w4a16_check tests/gpu/kernels_check \
+for program in nibble bench/w4a16_bench tests/gpu/w4a16_check tests/gpu/kernels_check tests/gpu/attention_check \
   tests/gpu/bench_gemm_check tests/matrix/nibble_matrix_test tests/golden/nibble_golden_test tests/backends/nibble_backends_test; do
   if [ ! -x "$build/$program" ]; then
     echo "not built: $program"

@@ -35,6 +35,7 @@ step() {
 
 step w4a16_check w4a16_check
 step kernels_check kernels_check
+step attention_check attention_check --no-timing
 step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a4_sm90:*cublaslt*"
 step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"

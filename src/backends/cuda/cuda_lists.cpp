@@ -12,6 +12,8 @@
 namespace nibble {
 
 extern const DeviceApi kCudaDeviceApi;
+extern const AttentionBackend kAttentionDecodePaged;
+extern const AttentionBackend kAttentionPrefillSm90;
 extern const GemmBackend kNvfp4W4a16Sm90;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
@@ -47,7 +49,8 @@ std::span<const GemmVariants> cuda_gemm_variants() {
 }
 
 std::span<const AttentionBackend* const> cuda_attention_backends() {
-  static constexpr std::array<const AttentionBackend*, 1> kAll{&kAttentionPlainCuda};
+  static constexpr std::array<const AttentionBackend*, 3> kAll{
+      &kAttentionPrefillSm90, &kAttentionDecodePaged, &kAttentionPlainCuda};
   return kAll;
 }
 

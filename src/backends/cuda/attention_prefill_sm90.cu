@@ -1,0 +1,501 @@
+// attention_prefill_sm90: causal attention of prompt chunks over a paged KV cache.
+//
+// Contract: PagedAttention (attention_paged.h), head_dim 64 or 128. Row i of a sequence with c rows
+// sits at position kv_len - c + i and sees positions up to its own. The bits of a row depend on its
+// own query, KV and position only: keys are walked in tiles of 128 from position 0, and a row that
+// sees nothing of a tile is left as it was.
+//
+// Plan: a block takes 128 rows of one KV head, where a row is a (token, head of the group) pair, so
+// that short chunks fill tiles too. A warpgroup loads tiles of K and V, a TMA box a page and 64
+// channels, into rings of two. Two warpgroups of 64 rows each: scores by wgmma from shared memory
+// (FP32), base-2 online softmax in FP32, weights rounded to bf16 as the A operand of the second
+// wgmma. The next tile's scores are issued before the last tile's weights, so the softmax of one
+// tile runs beside the second product of the tile before, and the two warpgroups take turns at the
+// tensor cores (the schedule of FlashAttention-3, Shah et al. 2024).
+//
+// The heaviest tiles of a sequence come first. No plan from the host: the grid is an upper bound
+// and blocks find their tile in q_begin. Needs no workspace.
+#include <algorithm>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "backends/cuda/attention_paged.h"
+#include "backends/cuda/cuda_check.h"
+#include "backends/cuda/device/attention.cuh"
+#include "backends/cuda/device/wgmma_attention.cuh"
+#include "base/check.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+constexpr int kRows = 128;  // of queries, a block
+constexpr int kTile = 128;  // keys
+constexpr int kStages = 2;
+constexpr int kThreads = 384;  // a loading warpgroup and two that compute
+constexpr int kLoaderRegisters = 24;
+constexpr int kComputeRegisters = 240;
+constexpr float kMinusInfinity = -__builtin_huge_valf();
+
+struct Params {
+  CUtensorMap k_map;  // [slots, kv_heads * head_dim / 64, 64] bf16, boxes of box_rows x 1 x 64
+  CUtensorMap v_map;
+  PagedAttention call;
+  float scale_log2;
+  int page_shift;
+  int box_rows;  // min(page_size, kTile)
+  int group;
+};
+
+template <int kDim>
+struct Layout {
+  static constexpr int kHalves = kDim / 64;
+  static constexpr int kHalfBytes = kTile * 128;  // 64 channels of a tile
+  static constexpr int kTileBytes = kHalves * kHalfBytes;
+  static constexpr int kQ = 0;  // [2 warpgroups][halves][64 rows][128 bytes]
+  static constexpr int kK = kRows * kDim * 2;
+  static constexpr int kV = kK + kStages * kTileBytes;
+  static constexpr int kBarriers = kV + kStages * kTileBytes;
+  static constexpr int kBytes = kBarriers + 4 * kStages * 8 + 1024;  // the base is aligned by hand
+};
+
+struct Work {
+  int sequence;
+  int tile;    // of kRows rows
+  int rows;    // (token, head) pairs of the sequence
+  int first;   // its first row of q
+  int offset;  // position of its first row
+  int length;  // KV
+};
+
+/// Which tile block `index` computes; every warp finds it by itself. False: none is left.
+__device__ __forceinline__ bool find_work(const Params& p, int index, Work& work) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int before = 0;
+  for (int round = 0; round < p.call.seqs; round += 32) {
+    const int s = round + lane;
+    const int first = s < p.call.seqs ? p.call.q_begin[s] : 0;
+    const int tokens = s < p.call.seqs ? p.call.q_begin[s + 1] - first : 0;
+    const int count = (tokens * p.group + kRows - 1) / kRows;
+    int upto = count;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, step);
+      upto += lane >= step ? other : 0;
+    }
+    const unsigned past = __ballot_sync(~0u, before + upto > index);
+    if (past != 0) {
+      const int at = __ffs(static_cast<int>(past)) - 1;
+      work.sequence = round + at;
+      const int own = __shfl_sync(~0u, count, at);
+      const int base = before + __shfl_sync(~0u, upto, at) - own;
+      work.tile = own - 1 - (index - base);  // heaviest first
+      work.first = __shfl_sync(~0u, first, at);
+      const int own_tokens = __shfl_sync(~0u, tokens, at);
+      work.rows = own_tokens * p.group;
+      work.length = p.call.kv_lens[work.sequence];
+      work.offset = work.length - own_tokens;
+      return true;
+    }
+    before += __shfl_sync(~0u, upto, 31);
+  }
+  return false;
+}
+
+/// Loads the boxes of tile `tile` that hold keys of the sequence. By the loading warpgroup: one
+/// warp alone starts a box every 90 ns, too slow for pages of 16.
+template <int kDim>
+__device__ __forceinline__ void load_tile(const Params& p,
+                                          const CUtensorMap* map,
+                                          const Work& work,
+                                          int kv_head,
+                                          int tile,
+                                          uint32_t to,
+                                          uint32_t barrier) {
+  using L = Layout<kDim>;
+  const int begin = tile * kTile;
+  const int boxes = min(kTile, work.length - begin + p.box_rows - 1) / p.box_rows;
+  if (threadIdx.x == 0) {  // copies that end before this are counted all the same
+    barrier_expect_bytes(barrier, static_cast<uint32_t>(boxes * p.box_rows * kDim * 2));
+  }
+  const int32_t* table = p.call.page_table + work.sequence * p.call.table_stride;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x % 32 * 4 + threadIdx.x / 32); i < boxes * L::kHalves;
+       i += 128) {
+    const int box = i / L::kHalves;
+    const int half = i % L::kHalves;
+    const int position = begin + box * p.box_rows;
+    const int slot = (__ldg(table + (position >> p.page_shift)) << p.page_shift) +
+                     (position & (p.call.page_size - 1));
+    tensor_copy_3d(to + half * L::kHalfBytes + box * p.box_rows * 128,
+                   map,
+                   0,
+                   kv_head * L::kHalves + half,
+                   slot,
+                   barrier,
+                   kEvictNormal);
+  }
+}
+
+/// Zeroes rows [from, kTile) of a tile of V: what lies there was never written, and a weight of
+/// zero does not silence a NaN. By a whole warpgroup.
+template <int kDim>
+__device__ __forceinline__ void zero_rows(uint8_t* tile, int from, int thread, int barrier) {
+  using L = Layout<kDim>;
+  for (int i = from * 8 + thread; i < kTile * 8; i += 128) {
+#pragma unroll
+    for (int half = 0; half < L::kHalves; ++half) {
+      *reinterpret_cast<uint4*>(tile + half * L::kHalfBytes + i * 16) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  named_barrier_sync(barrier, 128);
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
+    const __grid_constant__ Params p) {
+  using L = Layout<kDim>;
+  extern __shared__ uint8_t raw[];
+  uint8_t* shared = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
+  const uint32_t base = shared_address(shared);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const auto full_k = [&](int stage) { return base + L::kBarriers + stage * 8; };
+  const auto full_v = [&](int stage) { return base + L::kBarriers + (kStages + stage) * 8; };
+  const auto empty_k = [&](int stage) { return base + L::kBarriers + (2 * kStages + stage) * 8; };
+  const auto empty_v = [&](int stage) { return base + L::kBarriers + (3 * kStages + stage) * 8; };
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(full_k(i), 1);
+      barrier_init(full_v(i), 1);
+      barrier_init(empty_k(i), 8);  // warps that compute
+      barrier_init(empty_v(i), 8);
+    }
+    barrier_init_fence();
+    tensor_prefetch(&p.k_map);
+    tensor_prefetch(&p.v_map);
+  }
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  Work work;
+  if (!find_work(p, static_cast<int>(blockIdx.x), work)) {
+    return;
+  }
+  __syncthreads();
+  const int last_row = min(work.tile * kRows + kRows, work.rows) - 1;
+  const int tiles = (work.offset + last_row / p.group) / kTile + 1;
+
+  if (warpgroup == 0) {
+    // ---- load
+    give_registers<kLoaderRegisters>();
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int stage = tile % kStages;
+      const uint32_t parity = (tile / kStages & 1) ^ 1;  // a fresh ring is empty
+      barrier_wait(empty_k(stage), parity);
+      load_tile<kDim>(
+          p, &p.k_map, work, kv_head, tile, base + L::kK + stage * L::kTileBytes, full_k(stage));
+      barrier_wait(empty_v(stage), parity);
+      load_tile<kDim>(
+          p, &p.v_map, work, kv_head, tile, base + L::kV + stage * L::kTileBytes, full_v(stage));
+    }
+    return;
+  }
+
+  // ---- compute
+  take_registers<kComputeRegisters>();
+  const int mine = warpgroup - 1;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int first_row = work.tile * kRows + mine * 64;  // of the sequence's pairs
+  const uint32_t q_bytes = L::kHalves * 64 * 128;
+  const uint32_t q_tile = base + L::kQ + mine * q_bytes;
+  {
+    constexpr int kSegments = kDim / 8;
+    for (int i = thread; i < 64 * kSegments; i += 128) {
+      const int row = i / kSegments;
+      const int segment = i % kSegments;
+      const int pair = first_row + row;
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (pair < work.rows) {
+        const int token = pair / p.group;
+        const int head = kv_head * p.group + pair % p.group;
+        v = *reinterpret_cast<const uint4*>(
+            static_cast<const __nv_bfloat16*>(p.call.q) +
+            static_cast<int64_t>(work.first + token) * p.call.q_stride + head * kDim + segment * 8);
+      }
+      *reinterpret_cast<uint4*>(shared + L::kQ + mine * q_bytes + segment / 8 * (64 * 128) +
+                                row * 128 + ((segment ^ row) & 7) * 16) = v;
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    named_barrier_sync(1 + mine, 128);
+  }
+
+  int position[2];  // of this thread's two rows
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int pair = min(first_row + warp * 16 + i * 8 + lane / 4, work.rows - 1);
+    position[i] = work.offset + pair / p.group;
+  }
+  // Tiles below are seen whole by every row of this warpgroup.
+  const int whole = (work.offset + min(first_row, work.rows - 1) / p.group + 1) / kTile;
+
+  float s[64];
+  float o[kDim / 2];
+  uint32_t weights[8][4];
+  float top[2] = {kMinusInfinity, kMinusInfinity};
+  float sum[2] = {0.0f, 0.0f};
+  float keep[2];
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) {
+    o[i] = 0.0f;
+  }
+
+  const uint32_t q_low = wgmma_descriptor_low(q_tile);
+  const auto issue_scores = [&](int stage) {
+    const uint32_t k_low = wgmma_descriptor_low(base + L::kK + stage * L::kTileBytes);
+    pin_accumulators(s);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      const uint32_t inside = step % 4 * 2;
+      wgmma_ss_128(s,
+                   wgmma_descriptor(q_low + step / 4 * (64 * 128 / 16) + inside),
+                   wgmma_descriptor(k_low + step / 4 * (L::kHalfBytes / 16) + inside),
+                   step != 0);
+    }
+    wgmma_commit();
+  };
+  const auto issue_out = [&](int stage) {
+    const uint32_t v_low =
+        wgmma_transposed_low(base + L::kV + stage * L::kTileBytes, L::kHalfBytes);
+    pin_registers(weights);
+    pin_accumulators(o);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTile / 16; ++step) {
+      wgmma_rs_transposed(o, weights[step], wgmma_descriptor(v_low + step * 128));
+    }
+    wgmma_commit();
+  };
+  const auto mask = [&](int tile) {
+    const int column = tile * kTile + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      if (column + i / 4 * 8 + i % 2 > position[i / 2 % 2]) {
+        s[i] = kMinusInfinity;
+      }
+    }
+  };
+  // Scores become weights; keep is what older sums are multiplied by.
+  const auto softmax = [&] {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float highest = fmaxf(s[row * 2], s[row * 2 + 1]);
+#pragma unroll
+      for (int i = 1; i < 16; ++i) {
+        highest = fmaxf(highest, fmaxf(s[i * 4 + row * 2], s[i * 4 + row * 2 + 1]));
+      }
+      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+      highest = fmaxf(top[row], highest * p.scale_log2);
+      keep[row] = exp2_fast(top[row] - highest);
+      top[row] = highest;
+      float total = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float& x = s[i * 4 + row * 2 + j];
+          x = exp2_fast(__fmaf_rn(x, p.scale_log2, -highest));
+          total += x;
+        }
+      }
+      sum[row] = __fmaf_rn(sum[row], keep[row], total);
+    }
+  };
+  const auto pack = [&] {
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights[step][i] = pack_bf16(s[step * 8 + i * 2], s[step * 8 + i * 2 + 1]);
+      }
+    }
+  };
+  const auto release = [&](uint32_t barrier) {
+    if (lane == 0) {
+      barrier_arrive(barrier);
+    }
+  };
+
+  barrier_wait(full_k(0), 0);
+  issue_scores(0);
+  wgmma_wait<0>();
+  pin_accumulators(s);
+  release(empty_k(0));
+  if (whole == 0) {
+    mask(0);
+  }
+  softmax();
+  pack();
+
+  // Turns: barrier 3 + warpgroup opens when the other one has issued its products.
+  if (mine == 1 && tiles > 1) {
+    asm volatile("bar.arrive 3, 256;" ::: "memory");
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    const int stage = tile % kStages;
+    const int older = (tile - 1) % kStages;
+    barrier_wait(full_k(stage), tile / kStages & 1);
+    named_barrier_sync(3 + mine, 256);
+    issue_scores(stage);
+    barrier_wait(full_v(older), (tile - 1) / kStages & 1);
+    issue_out(older);
+    if (mine == 0) {
+      asm volatile("bar.arrive 4, 256;" ::: "memory");
+    } else if (tile + 1 < tiles) {
+      asm volatile("bar.arrive 3, 256;" ::: "memory");
+    }
+    wgmma_wait<1>();
+    pin_accumulators(s);
+    release(empty_k(stage));
+    if (tile >= whole) {
+      mask(tile);
+    }
+    softmax();
+    wgmma_wait<0>();
+    pin_registers(weights);
+    pin_accumulators(o);
+    release(empty_v(older));
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) {
+      o[i] *= keep[i / 2 % 2];
+    }
+    pack();
+  }
+  {
+    const int stage = (tiles - 1) % kStages;
+    barrier_wait(full_v(stage), (tiles - 1) / kStages & 1);
+    const int there = work.length - (tiles - 1) * kTile;
+    if (there < kTile) {
+      zero_rows<kDim>(shared + L::kV + stage * L::kTileBytes, there, thread, 1 + mine);
+    }
+    issue_out(stage);
+    wgmma_wait<0>();
+    pin_accumulators(o);
+  }
+
+  // ---- out
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float total = sum[row];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    const float inverse = 1.0f / total;
+    const int pair = first_row + warp * 16 + row * 8 + lane / 4;
+    if (pair < work.rows) {
+      const int token = pair / p.group;
+      const int head = kv_head * p.group + pair % p.group;
+      auto* out = static_cast<__nv_bfloat16*>(p.call.out) +
+                  (static_cast<int64_t>(work.first + token) * p.call.heads + head) * kDim +
+                  2 * (lane % 4);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        *reinterpret_cast<uint32_t*>(out + i * 8) =
+            pack_bf16(o[i * 4 + row * 2] * inverse, o[i * 4 + row * 2 + 1] * inverse);
+      }
+    }
+  }
+}
+
+// ---- launch ----
+
+PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  static const auto kEncoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return kEncoder;
+}
+
+CUtensorMap cache_map(const void* cache, const PagedAttention& call, int box_rows) {
+  CUtensorMap map;
+  const auto columns = static_cast<cuuint64_t>(call.kv_heads * call.head_dim);
+  const cuuint64_t sizes[3] = {
+      64, columns / 64, static_cast<cuuint64_t>(call.pages * call.page_size)};
+  const cuuint64_t strides[2] = {128, columns * 2};
+  const cuuint32_t box[3] = {64, 1, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result = tensor_map_encoder()(&map,
+                                               CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                               3,
+                                               const_cast<void*>(cache),
+                                               sizes,
+                                               strides,
+                                               box,
+                                               steps,
+                                               CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                               CU_TENSOR_MAP_SWIZZLE_128B,
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(result == CUDA_SUCCESS, "tensor map of the KV cache refused: pages ", call.pages);
+  return map;
+}
+
+template <int kDim>
+void launch(const Params& params, cudaStream_t stream) {
+  const auto kernel = attention_prefill_sm90<kDim>;
+  constexpr int kBytes = Layout<kDim>::kBytes;
+  static const bool kReady = [&] {
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    return true;
+  }();
+  (void)kReady;
+  const PagedAttention& call = params.call;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  // No more tiles than that, however the rows are spread over the sequences.
+  const int64_t tiles = static_cast<int64_t>(call.tokens) * params.group / kRows + call.seqs;
+  config.gridDim = dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(call.kv_heads));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+}
+
+}  // namespace
+
+void launch_attention_prefill_sm90(const PagedAttention& call, CUstream_st* stream) {
+  CHECK(call.page_size >= 8 && (call.page_size & (call.page_size - 1)) == 0, "page size");
+  CHECK(call.pages * call.page_size < (int64_t{1} << 31), "slots of the cache beyond 32 bits");
+  CHECK(reinterpret_cast<uintptr_t>(call.q) % 16 == 0 && call.q_stride % 8 == 0,
+        "rows of q must be 16-byte aligned");
+  if (call.tokens == 0 || call.seqs == 0) {
+    return;
+  }
+  Params params{};
+  params.call = call;
+  params.scale_log2 = call.scale * 1.44269504088896341f;
+  params.page_shift = __builtin_ctz(static_cast<unsigned>(call.page_size));
+  params.box_rows = std::min(call.page_size, kTile);
+  params.group = call.heads / call.kv_heads;
+  params.k_map = cache_map(call.k, call, params.box_rows);
+  params.v_map = cache_map(call.v, call, params.box_rows);
+  CHECK(call.head_dim == 64 || call.head_dim == 128, "head_dim ", call.head_dim);
+  call.head_dim == 128 ? launch<128>(params, stream) : launch<64>(params, stream);
+}
+
+}  // namespace nibble::cuda
