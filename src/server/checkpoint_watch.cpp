@@ -119,12 +119,13 @@ void CheckpointWatch::take(const Found& found) {
   engine::WeightUpdate update;
   update.model_path = found.directory;
   update.running = config_.running;
-  update.manifest = std::move(**manifest);
-  if (!update.manifest->weight_version.empty()) {
-    update.weight_version = update.manifest->weight_version;
+  Manifest listed = *std::move(*manifest);
+  if (!listed.weight_version.empty()) {
+    update.weight_version = listed.weight_version;
   } else if (found.directory != config_.directory) {
     update.weight_version = fs::path(found.directory).filename().string();
   }
+  update.manifest = std::move(listed);
   const auto report = engine_.update_weights(update);
   if (report) {
     settled_[found.directory] = found.manifest;

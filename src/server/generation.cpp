@@ -53,6 +53,7 @@ Generation::Generation(ServerContext& context,
 Result<void> Generation::start(OnUpdate on_update) {
   TRY(check_prompt_logprobs(sequences_));
   std::vector<std::string> rids;
+  rids.reserve(sequences_.size());
   for (const Sequence& sequence : sequences_) {
     rids.push_back(sequence.spec.rid);
   }

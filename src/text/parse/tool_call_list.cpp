@@ -9,18 +9,19 @@ using Parser = std::unique_ptr<ToolCallParser>;
 struct Dialect {
   std::string_view name;
   std::string_view marker;
-  Parser (*make)(ToolSchemas schemas);
+  Parser (*make)(ToolSchemas&& schemas);
 };
 
-Parser hermes(ToolSchemas /*schemas*/) { return make_hermes_parser(); }
-Parser llama3(ToolSchemas /*schemas*/) { return make_llama3_parser(); }
-Parser deepseek(ToolSchemas /*schemas*/) { return make_deepseek_parser(); }
+Parser hermes(ToolSchemas&& /*schemas*/) { return make_hermes_parser(); }
+Parser llama3(ToolSchemas&& /*schemas*/) { return make_llama3_parser(); }
+Parser deepseek(ToolSchemas&& /*schemas*/) { return make_deepseek_parser(); }
+Parser qwen3_coder(ToolSchemas&& schemas) { return make_qwen3_coder_parser(std::move(schemas)); }
 
 constexpr Dialect kDialects[] = {
     {"hermes", kHermesMarker, hermes},
     {"qwen", kHermesMarker, hermes},
     {"qwen25", kHermesMarker, hermes},
-    {"qwen3_coder", kHermesMarker, make_qwen3_coder_parser},
+    {"qwen3_coder", kHermesMarker, qwen3_coder},
     {"llama3", kLlama3Marker, llama3},
     {"deepseekv3", kDeepseekMarker, deepseek},
     {"deepseekv31", kDeepseekMarker, deepseek},

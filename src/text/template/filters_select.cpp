@@ -27,8 +27,10 @@ Value map_attribute(Interpreter& interpreter, const Value& input, Arguments& arg
   std::vector<Value> items;
   for (const Value& item : items_of(interpreter, input)) {
     Value found = path.of(item);
-    const bool use_default = found.is_undefined() && bound[1] != nullptr && !bound[1]->is_none();
-    items.push_back(use_default ? *bound[1] : std::move(found));
+    if (found.is_undefined() && bound[1] != nullptr && !bound[1]->is_none()) {
+      found = *bound[1];
+    }
+    items.push_back(std::move(found));
   }
   return Value::of_sequence(SequenceKind::Generator, std::move(items));
 }

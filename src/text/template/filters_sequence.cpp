@@ -114,6 +114,7 @@ Value sort(Interpreter& interpreter, const Value& input, Arguments& arguments) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : iterate(input, interpreter.budget())) {
     std::vector<Value> keys;
+    keys.reserve(paths.size());
     for (const AttributePath& path : paths) {
       keys.push_back(sort_key(path.of(item), flag(bound[1]), interpreter));
     }
@@ -122,6 +123,7 @@ Value sort(Interpreter& interpreter, const Value& input, Arguments& arguments) {
   }
   sort_by_keys(keyed, flag(bound[0]), interpreter);
   std::vector<Value> items;
+  items.reserve(keyed.size());
   for (auto& [key, item] : keyed) {
     items.push_back(std::move(item));
   }
@@ -142,6 +144,7 @@ Value dictsort(Interpreter& interpreter, const Value& input, Arguments& argument
   }
   sort_by_keys(keyed, flag(bound[2]), interpreter);
   std::vector<Value> items;
+  items.reserve(keyed.size());
   for (auto& [key, item] : keyed) {
     items.push_back(std::move(item));
   }

@@ -30,6 +30,7 @@ Value range(Interpreter& interpreter, const Value& /*self*/, Arguments& argument
   }
   interpreter.budget().take_bytes(static_cast<uint64_t>(count) * sizeof(Value));
   std::vector<Value> items;
+  items.reserve(static_cast<size_t>(count));
   for (Int i = 0; i < count; ++i) {
     items.push_back(Value::of_int(start + i * step));
   }

@@ -15,8 +15,9 @@ namespace {
 constexpr Int kMaxWidth = 100'000;
 
 Value list_of(Interpreter& interpreter, const std::vector<std::string_view>& parts, bool safe) {
-  std::vector<Value> items;
   interpreter.budget().take_bytes(parts.size() * sizeof(Value));
+  std::vector<Value> items;
+  items.reserve(parts.size());
   for (const std::string_view part : parts) {
     items.push_back(interpreter.string(std::string(part), safe));
   }

@@ -18,7 +18,7 @@
 namespace nibble::text::jinja {
 
 // Wide enough for every JSON integer (also unsigned 64 bit); arithmetic beyond it is an error.
-__extension__ typedef __int128 Int;
+__extension__ typedef __int128 Int;  // NOLINT(modernize-use-using): __extension__ takes no using
 
 class Value;
 class Interpreter;

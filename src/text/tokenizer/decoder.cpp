@@ -230,7 +230,7 @@ struct MakeStage {
 
   std::unique_ptr<DecodeStage> operator()(const ByteLevelDecoder& /*step*/) {
     if (fused) {
-      return make_stage([](std::string text,
+      return make_stage([](const std::string& text,
                            bool /*first*/) { return replace_invalid_utf8(byte_level_bytes(text)); },
                         true);
     }
@@ -240,7 +240,7 @@ struct MakeStage {
   std::unique_ptr<DecodeStage> operator()(const ByteFallbackDecoder& /*step*/) {
     if (fused) {
       return make_stage(
-          [](std::string text, bool /*first*/) {
+          [](const std::string& text, bool /*first*/) {
             const auto byte = fallback_byte(text);
             return byte ? replace_invalid_utf8(std::string(1, static_cast<char>(*byte))) : text;
           },
@@ -267,8 +267,9 @@ struct MakeStage {
     if (fused) {
       return std::make_unique<StripFusedStage>(step);
     }
-    return make_stage([&step](std::string text, bool /*first*/) { return strip_token(step, text); },
-                      false);
+    return make_stage(
+        [&step](const std::string& text, bool /*first*/) { return strip_token(step, text); },
+        false);
   }
   std::unique_ptr<DecodeStage> operator()(const MetaspaceDecoder& step) {
     const bool all_first = fused;

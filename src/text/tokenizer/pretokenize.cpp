@@ -35,7 +35,7 @@ void push_piece(std::vector<Piece>& out, size_t base, size_t begin, size_t end) 
 // Merging with the previous: a match joins the segment before it unless that was a match too.
 // Merging with the next is the same read backwards.
 template <typename Iterator>
-std::vector<Segment> merge_neighbours(Iterator first, Iterator last, bool contiguous) {
+std::vector<Segment> merge_neighbours(Iterator first, const Iterator& last, bool contiguous) {
   std::vector<Segment> merged;
   bool previous_match = false;
   for (; first != last; ++first) {
