@@ -306,15 +306,23 @@ Attention Builder::attention(
     rope_table_ = declare_rope_table();
   }
   attention.rope_table = rope_table_.value_or(0);
-  if (attention.decode->num_counters != nullptr && !attention_counters_) {
-    AttentionDesc decode = attention.desc;
-    decode.phase = AttentionPhase::Decode;
-    const int64_t count = attention.decode->num_counters(decode);
-    attention_counters_ = store_->declare_derived(
-        "attention_counters",
-        DType::I32,
-        Shape{count},
-        std::vector<std::byte>(static_cast<size_t>(count) * sizeof(int32_t)));
+  if (!attention_counters_) {
+    int64_t count = 0;
+    for (const AttentionPhase phase : {AttentionPhase::Prefill, AttentionPhase::Decode}) {
+      const AttentionBackend* backend =
+          phase == AttentionPhase::Decode ? attention.decode : attention.prefill;
+      AttentionDesc desc = attention.desc;
+      desc.phase = phase;
+      count = std::max(count,
+                       backend->num_counters != nullptr ? backend->num_counters(desc) : int64_t{0});
+    }
+    if (count > 0) {
+      attention_counters_ = store_->declare_derived(
+          "attention_counters",
+          DType::I32,
+          Shape{count},
+          std::vector<std::byte>(static_cast<size_t>(count) * sizeof(int32_t)));
+    }
   }
   attention.counters = attention_counters_;
   return attention;

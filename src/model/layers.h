@@ -74,7 +74,7 @@ struct Attention {
   const AttentionBackend* decode = nullptr;
   const ParameterStore* store = nullptr;
   ParameterStore::Id rope_table = 0;
-  std::optional<ParameterStore::Id> counters;  // of the decode kernel, shared by all layers
+  std::optional<ParameterStore::Id> counters;  // of both kernels, shared by all layers
   size_t layer = 0;
 
   // x, out: [tokens, hidden] bf16; out may alias x.

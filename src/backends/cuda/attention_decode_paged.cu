@@ -8,12 +8,13 @@
 // Plan: a sequence is cut into at most max_chunks chunks of the same number of tokens, which
 // depends on its length alone. The four warps of a block take a chunk's stages (16 or 32 tokens) in
 // turn, each with its own ring of cp.async stages, online softmax and accumulators of
-// mma.m16n8k16 (the group's heads are the rows); the warps are then summed in order, and chunks are
-// folded in ascending order. Blocks take equal stretches of the list of all chunks. A block that
-// begins with chunk 0 of a head folds on in registers; one that begins later stores each chunk's
-// FP32 partial. Of the blocks that share a head the last to arrive (a counter says so) folds what
-// is stored, in the same order. So the cut between blocks, which depends on the batch, cannot show
-// in the bits.
+// mma.m16n8k16 (the group's heads are the rows). At the end of a chunk they fold their results one
+// after another, each into what the warp before left in shared memory, so no warp waits for all;
+// the last one folds the chunk into the sum of the chunks before it. Blocks take equal stretches of
+// the list of all chunks. A block that begins with chunk 0 of a head folds on; one that begins
+// later stores each chunk's FP32 partial. Of the blocks that share a head the last to arrive (a
+// counter says so) folds what is stored, in the same order. So the cut between blocks, which
+// depends on the batch, cannot show in the bits.
 //
 // Why cp.async: rows of one KV head are 128 or 256 bytes apart by kv_heads rows; bulk copies that
 // small are limited by their issue rate.
@@ -36,7 +37,8 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kStages = 3;
 constexpr int kStageBytes = 4096;  // of K, and of V
 constexpr int kBlocksPerSm = 2;
-constexpr int kMinChunkShift = 8;   // 256 tokens
+constexpr int kMinChunkShift = 8;   // chunks of 256 tokens at least,
+constexpr int kMostChunkShift = 9;  // of 512 at most while that gives no more than max_chunks
 constexpr int kChunkOverhead = 48;  // tokens whose reading costs what a chunk costs besides
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
@@ -45,7 +47,8 @@ struct Params {
   float scale_log2;
   int page_shift;
   int group;
-  int max_chunks;
+  int chunks_log2;     // a sequence has as many chunks or fewer up to 512 tokens a chunk
+  int max_chunks;      // twice that
   uint32_t* counters;  // [blocks]: blocks that have stored their part of the head begun there
   float2* summary;     // [blocks, max_chunks, group]: maximum (base 2), sum
   float* partial;      // [blocks, max_chunks, group, head_dim]
@@ -58,11 +61,10 @@ struct Cut {
   __device__ __forceinline__ int tokens() const { return 1 << shift; }
 };
 
-__device__ __forceinline__ Cut cut_of(int length, int max_chunks) {
-  int shift = kMinChunkShift;
-  while ((max_chunks << shift) < length) {
-    ++shift;
-  }
+__device__ __forceinline__ Cut cut_of(int length, const Params& p) {
+  const int log2 = 32 - __clz(length - 1);  // rounded up
+  const int shift = max(max(kMinChunkShift, log2 - p.chunks_log2 - 1),
+                        min(kMostChunkShift, log2 - p.chunks_log2));
   return {shift, (length + (1 << shift) - 1) >> shift};
 }
 
@@ -90,37 +92,21 @@ __device__ __forceinline__ int chunk_weight(int length, const Cut& cut, bool by_
   return by_weight ? ((cut.count == 1 ? length : cut.tokens()) + kChunkOverhead + 7) / 8 : 1;
 }
 
-constexpr int kLaneSequences = 4;
-constexpr int kRound = 32 * kLaneSequences;
-
-/// Four consecutive sequences a lane.
-struct Lengths {
-  int of[kLaneSequences];
-  __device__ __forceinline__ void load(const Params& p, int first) {
-#pragma unroll
-    for (int i = 0; i < kLaneSequences; ++i) {
-      of[i] = first + i < p.call.seqs ? max(p.call.kv_lens[first + i], 0) : 0;
-    }
-  }
-};
+__device__ __forceinline__ int length_of(const Params& p, int sequence) {
+  return sequence < p.call.seqs ? max(p.call.kv_lens[sequence], 0) : 0;
+}
 
 /// The first chunk at or after `target` (0 <= target < head_weight) in one head; sets the weight
-/// before its sequence. By all lanes of a warp; `lengths` holds the first round's.
-__device__ __forceinline__ Place find_place(
-    const Params& p, Lengths lengths, int head, int target, bool by_weight, int* base_of_sequence) {
+/// before its sequence. By all lanes of a warp.
+__device__ __forceinline__ Place
+find_place(const Params& p, int head, int target, bool by_weight, int* base_of_sequence) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int before = 0;
-  for (int round = 0;; round += kRound) {
-    const int first = round + lane * kLaneSequences;
-    if (round > 0) {
-      lengths.load(p, first);
-    }
-    int own = 0;
-#pragma unroll
-    for (int i = 0; i < kLaneSequences; ++i) {
-      const Cut cut = cut_of(lengths.of[i], p.max_chunks);
-      own += cut.count * chunk_weight(lengths.of[i], cut, by_weight);
-    }
+  for (int round = 0;; round += 32) {
+    const int length = length_of(p, round + lane);
+    const Cut cut = cut_of(length, p);
+    const int each = chunk_weight(length, cut, by_weight);
+    const int own = cut.count * each;
     int upto = own;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -128,29 +114,20 @@ __device__ __forceinline__ Place find_place(
       upto += lane >= step ? other : 0;
     }
     const unsigned past = __ballot_sync(~0u, before + upto > target);
-    if (past == 0 && round + kRound < p.call.seqs) {
+    if (past == 0 && round + 32 < p.call.seqs) {
       before += __shfl_sync(~0u, upto, 31);
       continue;
     }
     int base = before + upto - own;
-    int sequence = first;
-    int chunk = 0;
-    bool found = false;
-#pragma unroll
-    for (int i = 0; i < kLaneSequences; ++i) {
-      const Cut cut = cut_of(lengths.of[i], p.max_chunks);
-      const int each = chunk_weight(lengths.of[i], cut, by_weight);
-      if (!found && target < base + cut.count * each) {
-        found = true;
-        chunk = by_weight ? (target - base + each - 1) / each : target - base;
-        sequence = first + i;
-        if (chunk >= cut.count) {  // it begins with the next sequence
-          chunk = 0;
-          ++sequence;
-          base += cut.count * each;
-        }
-      }
-      base += found ? 0 : cut.count * each;
+    int sequence = round + lane;
+    int chunk = target - base;
+    if (by_weight) {
+      chunk = (chunk + each - 1) / each;
+    }
+    if (chunk >= cut.count) {  // it begins with the next sequence
+      chunk = 0;
+      ++sequence;
+      base += own;
     }
     const int from = past != 0 ? __ffs(static_cast<int>(past)) - 1 : 31;
     Place place{head, __shfl_sync(~0u, sequence, from), __shfl_sync(~0u, chunk, from)};
@@ -166,23 +143,14 @@ __device__ __forceinline__ Place find_place(
 /// Every warp finds its block's stretch by itself; false: the block has nothing to do.
 __device__ __forceinline__ bool find_stretch(const Params& p, Stretch& stretch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Lengths lengths;
-  lengths.load(p, lane * kLaneSequences);
   int chunks = 0;
   int weight = 0;
-  Lengths more = lengths;
-  for (int round = 0;;) {
-#pragma unroll
-    for (int i = 0; i < kLaneSequences; ++i) {
-      const Cut cut = cut_of(more.of[i], p.max_chunks);
-      chunks += cut.count;
-      weight += cut.count * chunk_weight(more.of[i], cut, true);
-    }
-    round += kRound;
-    if (round >= p.call.seqs) {
-      break;
-    }
-    more.load(p, round + lane * kLaneSequences);
+#pragma unroll 1
+  for (int round = 0; round < p.call.seqs; round += 32) {
+    const int length = length_of(p, round + lane);
+    const Cut cut = cut_of(length, p);
+    chunks += cut.count;
+    weight += cut.count * chunk_weight(length, cut, true);
   }
   chunks = __reduce_add_sync(~0u, chunks);
   const int blocks = static_cast<int>(gridDim.x);
@@ -200,19 +168,26 @@ __device__ __forceinline__ bool find_stretch(const Params& p, Stretch& stretch) 
   if (first >= total) {
     return false;
   }
-  const int last = first + stretch.quota;
-  const int head = first / stretch.head_weight;
-  stretch.begin = find_place(
-      p, lengths, head, first - head * stretch.head_weight, stretch.by_weight, &stretch.base);
-  if (!stretch.by_weight) {
-    stretch.end = {stretch.begin.head, stretch.begin.sequence, stretch.begin.chunk + 1};
-  } else if (last >= total) {
-    stretch.end = {p.call.kv_heads, 0, 0};
-  } else {
-    int unused = 0;
-    const int last_head = last / stretch.head_weight;
-    stretch.end = find_place(
-        p, lengths, last_head, last - last_head * stretch.head_weight, stretch.by_weight, &unused);
+  // One copy of the code for both ends; the second is not needed where a block has one chunk.
+#pragma unroll 1
+  for (int side = 0;; ++side) {
+    const int at = first + side * stretch.quota;
+    const int head = at / stretch.head_weight;
+    int base = 0;
+    Place place{p.call.kv_heads, 0, 0};
+    if (at < total) {
+      place = find_place(p, head, at - head * stretch.head_weight, stretch.by_weight, &base);
+    }
+    if (side == 1) {
+      stretch.end = place;
+      break;
+    }
+    stretch.begin = place;
+    stretch.base = base;
+    if (!stretch.by_weight) {
+      stretch.end = {place.head, place.sequence, place.chunk + 1};
+      break;
+    }
   }
   return true;
 }
@@ -234,7 +209,7 @@ struct Walk {
     while (!done(end)) {
       length = p.call.kv_lens[at.sequence];
       if (length > 0) {
-        cut = cut_of(length, p.max_chunks);
+        cut = cut_of(length, p);
         return;
       }
       next_sequence(p);
@@ -294,18 +269,10 @@ template <int kCount>
 __device__ __forceinline__ void store_row(__nv_bfloat16* out,
                                           const float (&values)[kCount],
                                           float sum) {
+  static_assert(kCount == 4);
   const float inverse = 1.0f / sum;
-  uint32_t words[kCount / 2];
-#pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) {
-    words[i] = pack_bf16(values[2 * i] * inverse, values[2 * i + 1] * inverse);
-  }
-  if constexpr (kCount == 8) {
-    *reinterpret_cast<uint4*>(out) = make_uint4(words[0], words[1], words[2], words[3]);
-  } else {
-    static_assert(kCount == 4);
-    *reinterpret_cast<uint2*>(out) = make_uint2(words[0], words[1]);
-  }
+  *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(values[0] * inverse, values[1] * inverse),
+                                              pack_bf16(values[2] * inverse, values[3] * inverse));
 }
 
 template <int kDim>
@@ -374,9 +341,68 @@ template <int kDim, int kRows>
 struct Layout {
   static constexpr int kStageTokens = kStageBytes / (kDim * 2);
   static constexpr int kRing = kWarps * kStages * 2 * kStageBytes;
-  static constexpr int kExchange = kWarps * 8 * kDim * 4;  // eight rows of each warp
-  static constexpr int kSummary = kWarps * 8 * 8;
-  static constexpr int kBytes = kRing + kExchange + kSummary;
+  static constexpr int kRowsBytes = kRows * kDim * 4;
+  static constexpr int kChunk = kRing;                  // [rows, head_dim] f32: warps so far
+  static constexpr int kHead = kChunk + kRowsBytes;     // the same: chunks so far
+  static constexpr int kSums = kHead + kRowsBytes;      // [2, rows] float2
+  static constexpr int kTurns = kSums + 2 * kRows * 8;  // barriers
+  static constexpr int kBytes = kTurns + kWarps * 8;
+};
+
+/// A warp's result: rows lane / 4 and, with 16 rows, 8 more; columns 8 i + 2 (lane % 4) + {0, 1}.
+template <int kDim, int kRows>
+struct Result {
+  static constexpr int kHalves = kRows / 8;
+  float o[kDim / 8][4];
+  float top[kHalves];
+  float sum[kHalves];
+
+  // Rows are a multiple of all banks apart: columns are spread.
+  static __device__ __forceinline__ float2* place(float* rows, int row, int i) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return reinterpret_cast<float2*>(rows + row * kDim + (i ^ (row & 7)) * 8 + 2 * (lane % 4));
+  }
+  __device__ __forceinline__ void store(float* rows, float2* sums, int group) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = half * 8 + lane / 4;
+      if (row < group) {
+#pragma unroll
+        for (int i = 0; i < kDim / 8; ++i) {
+          *place(rows, row, i) = make_float2(o[i][half * 2], o[i][half * 2 + 1]);
+        }
+        sums[row] = make_float2(top[half], sum[half]);
+      }
+    }
+  }
+  /// Becomes the fold of what is stored and this.
+  __device__ __forceinline__ void fold_after(float* rows, const float2* sums, int group) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = half * 8 + lane / 4;
+      if (row < group) {
+        float earlier_top = sums[row].x;
+        float earlier_sum = sums[row].y;
+#pragma unroll
+        for (int i = 0; i < kDim / 8; ++i) {
+          const float2 v = *place(rows, row, i);
+          float earlier[2] = {v.x, v.y};
+          const float later[2] = {o[i][half * 2], o[i][half * 2 + 1]};
+          float t = earlier_top;
+          float u = earlier_sum;
+          fold(t, u, earlier, top[half], sum[half], later);
+          o[i][half * 2] = earlier[0];
+          o[i][half * 2 + 1] = earlier[1];
+        }
+        float none[1] = {0.0f};
+        fold(earlier_top, earlier_sum, none, top[half], sum[half], none);
+        top[half] = earlier_top;
+        sum[half] = earlier_sum;
+      }
+    }
+  }
 };
 
 template <int kDim, int kRows>
@@ -389,17 +415,25 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   constexpr int kSegments = kDim / 8;  // of 16 bytes a row
   constexpr int kLanesRows = 32 / kSegments;
   constexpr int kPasses = kRows / 8;
-  constexpr int kOwn = kDim / 16;  // outputs a thread and pass
 
   extern __shared__ __align__(128) uint8_t ring[];
-  auto* exchange = reinterpret_cast<float*>(ring + L::kRing);
-  auto* summary = reinterpret_cast<float2*>(ring + L::kRing + L::kExchange);
+  auto* chunk_rows = reinterpret_cast<float*>(ring + L::kChunk);
+  auto* head_rows = reinterpret_cast<float*>(ring + L::kHead);
+  auto* chunk_sums = reinterpret_cast<float2*>(ring + L::kSums);
+  auto* head_sums = chunk_sums + kRows;
+  const uint32_t turns = shared_address(ring) + L::kTurns;  // barrier w: warp w has stored
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int block = static_cast<int>(blockIdx.x);
   allow_next_kernel();
+  if (thread == 0) {
+    for (int w = 0; w < kWarps; ++w) {
+      barrier_init(turns + w * 8, 1);
+    }
+  }
+  __syncthreads();
   wait_for_previous_kernel();
 
   Stretch stretch;
@@ -459,7 +493,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     }
     copy_async_commit();
   };
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) {
     copy_stage(i);
   }
@@ -471,11 +505,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   const int v_half = lane >> 4;
 
   uint32_t q[kSteps][kRows / 4];
-  float values[kPasses][kOwn];
-  float top[kPasses];
-  float sum[kPasses];
-  const int own_row = thread / 16;  // of eight, after the exchange
-  const int own_column = thread % 16 * kOwn;
   int q_sequence = -1;
   int q_head = -1;
   bool folds = false;  // this block began with the head's chunk 0
@@ -490,7 +519,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   int first_block = head_base / stretch.quota;  // that holds chunk 0
   int mine = 0;                                 // chunks of this head in this block
   int slot = 0;
-  while (!walk.done(end)) {
+  for (uint32_t turn = 0; !walk.done(end); ++turn) {
     const Place at = walk.at;
     const int tokens = walk.tokens();
     const int begin = walk.begin();
@@ -517,17 +546,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
       }
     }
 
-    float o[kDim / 8][4];
+    Result<kDim, kRows> result;
+    auto& o = result.o;
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {
       o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
     }
-    float warp_top[kPasses];
-    float warp_total[kPasses];
 #pragma unroll
     for (int half = 0; half < kPasses; ++half) {
-      warp_top[half] = kMinusInfinity;
-      warp_total[half] = 0.0f;
+      result.top[half] = kMinusInfinity;
+      result.sum[half] = 0.0f;
     }
     for (int token = warp * kTokens; token < tokens; token += kWarps * kTokens) {
       copy_async_wait<kStages - 2>();
@@ -578,9 +606,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
         }
         highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
         highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-        highest = fmaxf(warp_top[half], highest * p.scale_log2);
-        keep[half] = exp2_fast(warp_top[half] - highest);
-        warp_top[half] = highest;
+        highest = fmaxf(result.top[half], highest * p.scale_log2);
+        keep[half] = exp2_fast(result.top[half] - highest);
+        result.top[half] = highest;
         float total = 0.0f;
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
@@ -591,7 +619,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
             total += x;
           }
         }
-        warp_total[half] = __fmaf_rn(warp_total[half], keep[half], total);
+        result.sum[half] = __fmaf_rn(result.sum[half], keep[half], total);
       }
       bool moved = keep[0] != 1.0f;
       if constexpr (kPasses == 2) {
@@ -627,7 +655,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
       slot = slot + 1 == kStages ? 0 : slot + 1;
     }
 
-    // ---- the chunk's result: warps in order
+    // ---- the chunk's result: warps in turn
+#pragma unroll
+    for (int half = 0; half < kPasses; ++half) {
+      result.sum[half] += __shfl_xor_sync(~0u, result.sum[half], 1);
+      result.sum[half] += __shfl_xor_sync(~0u, result.sum[half], 2);
+    }
     const bool begins = at.chunk == 0;
     if (begins) {
       folds = true;
@@ -635,106 +668,62 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
       head_base = position;
       mine = 0;
     }
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      float total = warp_total[pass];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
-      const int row = lane / 4;
-      if (lane % 4 == 0) {
-        summary[warp * 8 + row] = make_float2(warp_top[pass], total);
-      }
-#pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) {
-        // Rows are a multiple of all banks apart: spread them.
-        const int column = (i ^ row) * 8 + 2 * (lane % 4);
-        *reinterpret_cast<float2*>(exchange + (warp * 8 + row) * kDim + column) =
-            make_float2(o[i][pass * 2], o[i][pass * 2 + 1]);
-      }
-      __syncthreads();
-      float part[kOwn];
-      float part_top = kMinusInfinity;
-      float part_sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        part_top = fmaxf(part_top, summary[w * 8 + own_row].x);
-      }
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        part[i] = 0.0f;
-      }
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float2 of_warp = summary[w * 8 + own_row];
-        const float weight = exp2_fast(of_warp.x - part_top);
-        part_sum = __fmaf_rn(of_warp.y, weight, part_sum);
-        const float* from =
-            exchange + (w * 8 + own_row) * kDim + ((own_column / 8) ^ own_row) * 8 + own_column % 8;
-#pragma unroll
-        for (int i = 0; i < kOwn; i += 4) {
-          const float4 v = *reinterpret_cast<const float4*>(from + i);
-          part[i] = __fmaf_rn(v.x, weight, part[i]);
-          part[i + 1] = __fmaf_rn(v.y, weight, part[i + 1]);
-          part[i + 2] = __fmaf_rn(v.z, weight, part[i + 2]);
-          part[i + 3] = __fmaf_rn(v.w, weight, part[i + 3]);
-        }
-      }
-      __syncthreads();
-      if (!folds || begins) {
-        top[pass] = part_top;
-        sum[pass] = part_sum;
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-          values[pass][i] = part[i];
-        }
-      } else {
-        fold(top[pass], sum[pass], values[pass], part_top, part_sum, part);
-      }
-    }
     const Cut cut = walk.cut;
     const int each = chunk_weight(length, cut, stretch.by_weight);
     position += each;
     ++mine;
     walk.next(p, end);
 
-    // ---- out
     const bool last = at.chunk + 1 == cut.count;
     const bool leaves = walk.done(end);
-    if (folds && last) {
+    const bool stores = !folds || (leaves && !last);
+    // The first warp waits until the last one has taken the chunk before.
+    barrier_wait(turns + (warp + kWarps - 1) % kWarps * 8, warp == 0 ? (turn & 1) ^ 1 : turn & 1);
+    if (warp > 0) {
+      result.fold_after(chunk_rows, chunk_sums, p.group);
+    }
+    if (warp < kWarps - 1) {
+      result.store(chunk_rows, chunk_sums, p.group);
+    }
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive(turns + warp * 8);
+    }
+    if (warp == kWarps - 1) {
+      if (folds && !begins) {
+        result.fold_after(head_rows, head_sums, p.group);
+      }
+      if (folds && !last && !leaves) {
+        result.store(head_rows, head_sums, p.group);
+      } else {
+        const int64_t place =
+            static_cast<int64_t>(first_block) * p.max_chunks + (folds ? 0 : at.chunk);
 #pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
-        const int head = pass * 8 + own_row;
-        if (head < p.group) {
-          store_row(out_row<kDim>(p, at, head) + own_column, values[pass], sum[pass]);
+        for (int half = 0; half < kPasses; ++half) {
+          const int head = half * 8 + lane / 4;
+          if (head < p.group && stores) {
+            float* to = p.partial + (place * p.group + head) * kDim + 2 * (lane % 4);
+#pragma unroll
+            for (int i = 0; i < kDim / 8; ++i) {
+              *reinterpret_cast<float2*>(to + i * 8) =
+                  make_float2(o[i][half * 2], o[i][half * 2 + 1]);
+            }
+            p.summary[place * p.group + head] = make_float2(result.top[half], result.sum[half]);
+          } else if (head < p.group) {
+            const float inverse = 1.0f / result.sum[half];
+            __nv_bfloat16* to = out_row<kDim>(p, at, head) + 2 * (lane % 4);
+#pragma unroll
+            for (int i = 0; i < kDim / 8; ++i) {
+              *reinterpret_cast<uint32_t*>(to + i * 8) =
+                  pack_bf16(o[i][half * 2] * inverse, o[i][half * 2 + 1] * inverse);
+            }
+          }
         }
       }
-    } else if (!folds || leaves) {
-      const int64_t place =
-          static_cast<int64_t>(first_block) * p.max_chunks + (folds ? 0 : at.chunk);
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
-        const int head = pass * 8 + own_row;
-        if (head < p.group) {
-          float* to = p.partial + (place * p.group + head) * kDim + own_column;
-#pragma unroll
-          for (int i = 0; i < kOwn; i += 4) {
-            *reinterpret_cast<float4*>(to + i) = make_float4(
-                values[pass][i], values[pass][i + 1], values[pass][i + 2], values[pass][i + 3]);
-          }
-          if (own_column == 0) {
-            p.summary[place * p.group + head] = make_float2(top[pass], sum[pass]);
-          }
-        }
-      }
-      if (last || leaves) {
-        finish_if_last<kDim>(p,
-                             at,
-                             cut.count,
-                             mine,
-                             first_block,
-                             (first_block + 1) * stretch.quota - head_base,
-                             each);
-      }
+    }
+    if (stores && (last || leaves)) {
+      finish_if_last<kDim>(
+          p, at, cut.count, mine, first_block, (first_block + 1) * stretch.quota - head_base, each);
     }
     if (last) {
       folds = false;
@@ -756,8 +745,8 @@ int num_blocks() {
   return kCount;
 }
 
-/// Enough for every multiprocessor to have work when one sequence runs alone.
-int max_chunks(int kv_heads) { return std::clamp(128 / kv_heads, 16, 32); }
+/// Enough chunks for every multiprocessor to have work when one sequence runs alone.
+int chunks_log2(int heads, int kv_heads) { return kv_heads >= 8 || heads / kv_heads > 8 ? 4 : 5; }
 
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -790,7 +779,8 @@ int64_t attention_decode_counters() { return num_blocks(); }
 
 size_t attention_decode_workspace_bytes(int heads, int kv_heads, int head_dim) {
   const auto blocks = static_cast<size_t>(num_blocks());
-  const size_t rows = blocks * static_cast<size_t>(max_chunks(kv_heads) * (heads / kv_heads));
+  const size_t rows =
+      blocks * (size_t{2} << chunks_log2(heads, kv_heads)) * static_cast<size_t>(heads / kv_heads);
   return round_up(rows * 8) + rows * static_cast<size_t>(head_dim) * 4;
 }
 
@@ -806,7 +796,8 @@ void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stre
   params.scale_log2 = call.scale * 1.44269504088896341f;
   params.page_shift = __builtin_ctz(static_cast<unsigned>(call.page_size));
   params.group = call.heads / call.kv_heads;
-  params.max_chunks = max_chunks(call.kv_heads);
+  params.chunks_log2 = chunks_log2(call.heads, call.kv_heads);
+  params.max_chunks = 2 << params.chunks_log2;
   const auto blocks = static_cast<size_t>(num_blocks());
   const size_t rows = blocks * static_cast<size_t>(params.max_chunks * params.group);
   auto* at = static_cast<uint8_t*>(call.workspace);

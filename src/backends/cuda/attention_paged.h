@@ -38,6 +38,7 @@ size_t attention_decode_workspace_bytes(int heads, int kv_heads, int head_dim);
 /// Sequence s is row s of q and out; a sequence of length 0 gives zeros.
 void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stream);
 
+inline constexpr int64_t kAttentionPrefillCounters = 2;
 /// Rows of sequence s are q_begin[s] .. q_begin[s + 1]; needs no workspace.
 void launch_attention_prefill_sm90(const PagedAttention& call, CUstream_st* stream);
 

@@ -5,16 +5,18 @@
 // own query, KV and position only: keys are walked in tiles of 128 from position 0, and a row that
 // sees nothing of a tile is left as it was.
 //
-// Plan: a block takes 128 rows of one KV head, where a row is a (token, head of the group) pair, so
-// that short chunks fill tiles too. A warpgroup loads tiles of K and V, a TMA box a page and 64
-// channels, into rings of two. Two warpgroups of 64 rows each: scores by wgmma from shared memory
-// (FP32), base-2 online softmax in FP32, weights rounded to bf16 as the A operand of the second
-// wgmma. The next tile's scores are issued before the last tile's weights, so the softmax of one
-// tile runs beside the second product of the tile before, and the two warpgroups take turns at the
-// tensor cores (the schedule of FlashAttention-3, Shah et al. 2024).
+// Plan: a tile is 128 rows of one KV head, where a row is a (token, head of the group) pair, so
+// that short chunks fill tiles too. A warpgroup loads: the rows of Q by cp.async, tiles of K and V
+// by TMA, a box a page and 64 channels, into rings of two. Two warpgroups compute 64 rows each:
+// scores by wgmma from shared memory (FP32), base-2 online softmax in FP32, weights rounded to bf16
+// as the A operand of the second wgmma. The next tile's scores are issued before the last tile's
+// weights, so the softmax of one tile runs beside the second product of the tile before, and the
+// two warpgroups take turns at the tensor cores (the schedule of FlashAttention-3, Shah et al.
+// 2024).
 //
-// The heaviest tiles of a sequence come first. No plan from the host: the grid is an upper bound
-// and blocks find their tile in q_begin. Needs no workspace.
+// Blocks stay and take tiles from a counter, the heaviest of a sequence first; the loads of the
+// next tile run beside the end of the last one. No plan from the host: blocks find their tiles in
+// q_begin. Needs two counters that are zero, and leaves them so.
 #include <algorithm>
 
 #include <cuda.h>
@@ -36,8 +38,8 @@ constexpr int kRows = 128;  // of queries, a block
 constexpr int kTile = 128;  // keys
 constexpr int kStages = 2;
 constexpr int kThreads = 384;  // a loading warpgroup and two that compute
-constexpr int kLoaderRegisters = 24;
-constexpr int kComputeRegisters = 240;
+constexpr int kLoaderRegisters = 40;
+constexpr int kComputeRegisters = 232;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 struct Params {
@@ -59,27 +61,58 @@ struct Layout {
   static constexpr int kK = kRows * kDim * 2;
   static constexpr int kV = kK + kStages * kTileBytes;
   static constexpr int kBarriers = kV + kStages * kTileBytes;
-  static constexpr int kBytes = kBarriers + 4 * kStages * 8 + 1024;  // the base is aligned by hand
+  static constexpr int kNumBarriers = 4 * kStages + 2;
+  static constexpr int kBytes = kBarriers + kNumBarriers * 8 + 1024;  // the base is aligned by hand
 };
 
 struct Work {
-  int sequence;
+  int sequence;  // negative: no tile is left
+  int kv_head;
   int tile;    // of kRows rows
   int rows;    // (token, head) pairs of the sequence
   int first;   // its first row of q
   int offset;  // position of its first row
   int length;  // KV
+
+  __device__ __forceinline__ int last_row() const { return min(tile * kRows + kRows, rows) - 1; }
+  __device__ __forceinline__ int key_tiles(int group) const {
+    return (offset + last_row() / group) / kTile + 1;
+  }
 };
 
-/// Which tile block `index` computes; every warp finds it by itself. False: none is left.
-__device__ __forceinline__ bool find_work(const Params& p, int index, Work& work) {
+__device__ __forceinline__ int tiles_of(const Params& p, int sequence, int* first, int* tokens) {
+  *first = sequence < p.call.seqs ? p.call.q_begin[sequence] : 0;
+  *tokens = sequence < p.call.seqs ? p.call.q_begin[sequence + 1] - *first : 0;
+  return (*tokens * p.group + kRows - 1) / kRows;
+}
+
+/// Tiles of one KV head, all sequences together.
+__device__ __forceinline__ int count_tiles(const Params& p) {
+  int count = 0;
+  for (int s = static_cast<int>(threadIdx.x) % 32; s < p.call.seqs; s += 32) {
+    int first = 0;
+    int tokens = 0;
+    count += tiles_of(p, s, &first, &tokens);
+  }
+  return __reduce_add_sync(~0u, count);
+}
+
+/// Tile `index` of all: heads, then sequences, then tiles, the last first. Every warp finds it by
+/// itself.
+__device__ __forceinline__ Work find_work(const Params& p, int tiles, int index) {
+  Work work{};
+  work.sequence = -1;
+  if (index >= tiles * p.call.kv_heads) {
+    return work;
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  work.kv_head = index / tiles;
+  index -= work.kv_head * tiles;
   int before = 0;
-  for (int round = 0; round < p.call.seqs; round += 32) {
-    const int s = round + lane;
-    const int first = s < p.call.seqs ? p.call.q_begin[s] : 0;
-    const int tokens = s < p.call.seqs ? p.call.q_begin[s + 1] - first : 0;
-    const int count = (tokens * p.group + kRows - 1) / kRows;
+  for (int round = 0;; round += 32) {
+    int first = 0;
+    int tokens = 0;
+    const int count = tiles_of(p, round + lane, &first, &tokens);
     int upto = count;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -90,19 +123,16 @@ __device__ __forceinline__ bool find_work(const Params& p, int index, Work& work
     if (past != 0) {
       const int at = __ffs(static_cast<int>(past)) - 1;
       work.sequence = round + at;
-      const int own = __shfl_sync(~0u, count, at);
-      const int base = before + __shfl_sync(~0u, upto, at) - own;
-      work.tile = own - 1 - (index - base);  // heaviest first
+      work.tile = before + __shfl_sync(~0u, upto, at) - 1 - index;
       work.first = __shfl_sync(~0u, first, at);
-      const int own_tokens = __shfl_sync(~0u, tokens, at);
-      work.rows = own_tokens * p.group;
+      tokens = __shfl_sync(~0u, tokens, at);
+      work.rows = tokens * p.group;
       work.length = p.call.kv_lens[work.sequence];
-      work.offset = work.length - own_tokens;
-      return true;
+      work.offset = work.length - tokens;
+      return work;
     }
     before += __shfl_sync(~0u, upto, 31);
   }
-  return false;
 }
 
 /// Loads the boxes of tile `tile` that hold keys of the sequence. By the loading warpgroup: one
@@ -111,7 +141,6 @@ template <int kDim>
 __device__ __forceinline__ void load_tile(const Params& p,
                                           const CUtensorMap* map,
                                           const Work& work,
-                                          int kv_head,
                                           int tile,
                                           uint32_t to,
                                           uint32_t barrier) {
@@ -133,11 +162,33 @@ __device__ __forceinline__ void load_tile(const Params& p,
     tensor_copy_3d(to + half * L::kHalfBytes + box * p.box_rows * 128,
                    map,
                    0,
-                   kv_head * L::kHalves + half,
+                   work.kv_head * L::kHalves + half,
                    slot,
                    barrier,
                    kEvictNormal);
   }
+}
+
+/// Starts copying the rows of Q that the tile needs, zeros past the last one. By the loading
+/// warpgroup.
+template <int kDim>
+__device__ __forceinline__ void load_rows(const Params& p, const Work& work, uint32_t to) {
+  constexpr int kSegments = kDim / 8;
+  const int segment = static_cast<int>(threadIdx.x) % kSegments;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x) / kSegments; row < kRows; row += 128 / kSegments) {
+    const int pair = work.tile * kRows + row;
+    const int token = min(pair, work.rows - 1) / p.group;
+    const int head = work.kv_head * p.group + pair - token * p.group;
+    const auto* from = static_cast<const __nv_bfloat16*>(p.call.q) +
+                       static_cast<int64_t>(work.first + token) * p.call.q_stride +
+                       (pair < work.rows ? head * kDim + segment * 8 : 0);
+    // [2 warpgroups][halves][64 rows][128 bytes]
+    const int at = row / 64 * (64 * kDim * 2) + segment / 8 * (64 * 128) + row % 64 * 128 +
+                   ((segment ^ row) & 7) * 16;
+    copy_async_16(to + at, from, pair < work.rows);
+  }
+  copy_async_commit();
 }
 
 /// Zeroes rows [from, kTile) of a tile of V: what lies there was never written, and a weight of
@@ -160,14 +211,17 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
     const __grid_constant__ Params p) {
   using L = Layout<kDim>;
   extern __shared__ uint8_t raw[];
+  __shared__ Work shared_work;
+  __shared__ int shared_index;
   uint8_t* shared = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
   const uint32_t base = shared_address(shared);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  const int kv_head = static_cast<int>(blockIdx.y);
   const auto full_k = [&](int stage) { return base + L::kBarriers + stage * 8; };
   const auto full_v = [&](int stage) { return base + L::kBarriers + (kStages + stage) * 8; };
   const auto empty_k = [&](int stage) { return base + L::kBarriers + (2 * kStages + stage) * 8; };
   const auto empty_v = [&](int stage) { return base + L::kBarriers + (3 * kStages + stage) * 8; };
+  const uint32_t full_q = base + L::kBarriers + 4 * kStages * 8;
+  const uint32_t empty_q = full_q + 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full_k(i), 1);
@@ -175,32 +229,75 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       barrier_init(empty_k(i), 8);  // warps that compute
       barrier_init(empty_v(i), 8);
     }
+    barrier_init(full_q, 128);  // threads that load
+    barrier_init(empty_q, 8);
     barrier_init_fence();
     tensor_prefetch(&p.k_map);
     tensor_prefetch(&p.v_map);
   }
   allow_next_kernel();
   wait_for_previous_kernel();
-  Work work;
-  if (!find_work(p, static_cast<int>(blockIdx.x), work)) {
-    return;
-  }
   __syncthreads();
-  const int last_row = min(work.tile * kRows + kRows, work.rows) - 1;
-  const int tiles = (work.offset + last_row / p.group) / kTile + 1;
 
   if (warpgroup == 0) {
     // ---- load
     give_registers<kLoaderRegisters>();
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int stage = tile % kStages;
-      const uint32_t parity = (tile / kStages & 1) ^ 1;  // a fresh ring is empty
-      barrier_wait(empty_k(stage), parity);
-      load_tile<kDim>(
-          p, &p.k_map, work, kv_head, tile, base + L::kK + stage * L::kTileBytes, full_k(stage));
-      barrier_wait(empty_v(stage), parity);
-      load_tile<kDim>(
-          p, &p.v_map, work, kv_head, tile, base + L::kV + stage * L::kTileBytes, full_v(stage));
+    const int all = count_tiles(p);
+    int loaded = 0;  // tiles of keys, all tiles of rows together
+    Work work = find_work(p, all, static_cast<int>(blockIdx.x));
+    for (int item = 0;; ++item) {
+      const bool none = work.sequence < 0;
+      const int tiles = none ? 0 : work.key_tiles(p.group);
+      if (threadIdx.x == 0 && !none) {  // asked for early: the answer takes long
+        shared_index = static_cast<int>(gridDim.x + atomicAdd(p.call.counters, 1u));
+      }
+      const auto load_keys = [&](int tile) {
+        const int stage = (loaded + tile) % kStages;
+        barrier_wait(empty_k(stage), ((loaded + tile) / kStages & 1) ^ 1);
+        load_tile<kDim>(
+            p, &p.k_map, work, tile, base + L::kK + stage * L::kTileBytes, full_k(stage));
+      };
+      const auto load_values = [&](int tile) {
+        const int stage = (loaded + tile) % kStages;
+        barrier_wait(empty_v(stage), ((loaded + tile) / kStages & 1) ^ 1);
+        load_tile<kDim>(
+            p, &p.v_map, work, tile, base + L::kV + stage * L::kTileBytes, full_v(stage));
+      };
+      if (!none) {
+        load_keys(0);
+      }
+      barrier_wait(empty_q, (item & 1) ^ 1);
+      if (threadIdx.x == 0) {
+        shared_work = work;
+      }
+      if (!none) {
+        load_rows<kDim>(p, work, base + L::kQ);
+        load_values(0);
+        copy_async_wait<0>();
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      }
+      barrier_arrive(full_q);
+      if (none) {
+        break;
+      }
+#pragma unroll 1
+      for (int tile = 1; tile < tiles; ++tile) {
+        load_keys(tile);
+        load_values(tile);
+      }
+      loaded += tiles;
+      named_barrier_sync(5, 128);
+      const int next = shared_index;
+      named_barrier_sync(5, 128);
+      work = find_work(p, all, next);
+    }
+    // The last block to end sets the counters back: by then none takes a tile any more.
+    if (threadIdx.x == 0) {
+      __threadfence();
+      if (atomicAdd(p.call.counters + 1, 1u) == gridDim.x - 1) {
+        p.call.counters[0] = 0;
+        p.call.counters[1] = 0;
+      }
     }
     return;
   }
@@ -211,51 +308,16 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int warp = thread / 32;
   const int lane = thread % 32;
-  const int first_row = work.tile * kRows + mine * 64;  // of the sequence's pairs
-  const uint32_t q_bytes = L::kHalves * 64 * 128;
-  const uint32_t q_tile = base + L::kQ + mine * q_bytes;
-  {
-    constexpr int kSegments = kDim / 8;
-    for (int i = thread; i < 64 * kSegments; i += 128) {
-      const int row = i / kSegments;
-      const int segment = i % kSegments;
-      const int pair = first_row + row;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (pair < work.rows) {
-        const int token = pair / p.group;
-        const int head = kv_head * p.group + pair % p.group;
-        v = *reinterpret_cast<const uint4*>(
-            static_cast<const __nv_bfloat16*>(p.call.q) +
-            static_cast<int64_t>(work.first + token) * p.call.q_stride + head * kDim + segment * 8);
-      }
-      *reinterpret_cast<uint4*>(shared + L::kQ + mine * q_bytes + segment / 8 * (64 * 128) +
-                                row * 128 + ((segment ^ row) & 7) * 16) = v;
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    named_barrier_sync(1 + mine, 128);
-  }
-
-  int position[2];  // of this thread's two rows
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int pair = min(first_row + warp * 16 + i * 8 + lane / 4, work.rows - 1);
-    position[i] = work.offset + pair / p.group;
-  }
-  // Tiles below are seen whole by every row of this warpgroup.
-  const int whole = (work.offset + min(first_row, work.rows - 1) / p.group + 1) / kTile;
 
   float s[64];
   float o[kDim / 2];
   uint32_t weights[8][4];
-  float top[2] = {kMinusInfinity, kMinusInfinity};
-  float sum[2] = {0.0f, 0.0f};
+  float top[2];
+  float sum[2];
   float keep[2];
-#pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) {
-    o[i] = 0.0f;
-  }
+  int position[2];  // of this thread's two rows
 
-  const uint32_t q_low = wgmma_descriptor_low(q_tile);
+  const uint32_t q_low = wgmma_descriptor_low(base + L::kQ + mine * (64 * kDim * 2));
   const auto issue_scores = [&](int stage) {
     const uint32_t k_low = wgmma_descriptor_low(base + L::kK + stage * L::kTileBytes);
     pin_accumulators(s);
@@ -305,17 +367,17 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       highest = fmaxf(top[row], highest * p.scale_log2);
       keep[row] = exp2_fast(top[row] - highest);
       top[row] = highest;
-      float total = 0.0f;
+      float total[2] = {0.0f, 0.0f};
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float& x = s[i * 4 + row * 2 + j];
           x = exp2_fast(__fmaf_rn(x, p.scale_log2, -highest));
-          total += x;
+          total[j] += x;
         }
       }
-      sum[row] = __fmaf_rn(sum[row], keep[row], total);
+      sum[row] = __fmaf_rn(sum[row], keep[row], total[0] + total[1]);
     }
   };
   const auto pack = [&] {
@@ -333,81 +395,115 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
     }
   };
 
-  barrier_wait(full_k(0), 0);
-  issue_scores(0);
-  wgmma_wait<0>();
-  pin_accumulators(s);
-  release(empty_k(0));
-  if (whole == 0) {
-    mask(0);
-  }
-  softmax();
-  pack();
-
   // Turns: barrier 3 + warpgroup opens when the other one has issued its products.
-  if (mine == 1 && tiles > 1) {
+  if (mine == 1) {
     asm volatile("bar.arrive 3, 256;" ::: "memory");
   }
-  for (int tile = 1; tile < tiles; ++tile) {
-    const int stage = tile % kStages;
-    const int older = (tile - 1) % kStages;
-    barrier_wait(full_k(stage), tile / kStages & 1);
-    named_barrier_sync(3 + mine, 256);
-    issue_scores(stage);
-    barrier_wait(full_v(older), (tile - 1) / kStages & 1);
-    issue_out(older);
-    if (mine == 0) {
-      asm volatile("bar.arrive 4, 256;" ::: "memory");
-    } else if (tile + 1 < tiles) {
-      asm volatile("bar.arrive 3, 256;" ::: "memory");
+  int loaded = 0;
+  for (int item = 0;; ++item) {
+    barrier_wait(full_q, item & 1);
+    const Work work = shared_work;
+    if (work.sequence < 0) {
+      break;
     }
-    wgmma_wait<1>();
-    pin_accumulators(s);
-    release(empty_k(stage));
-    if (tile >= whole) {
-      mask(tile);
+    const int tiles = work.key_tiles(p.group);
+    const int first_row = work.tile * kRows + mine * 64;  // of the sequence's pairs
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int pair = min(first_row + warp * 16 + i * 8 + lane / 4, work.rows - 1);
+      position[i] = work.offset + pair / p.group;
+      top[i] = kMinusInfinity;
+      sum[i] = 0.0f;
     }
-    softmax();
-    wgmma_wait<0>();
-    pin_registers(weights);
-    pin_accumulators(o);
-    release(empty_v(older));
+    // Tiles below are seen whole by every row of this warpgroup.
+    const int whole = (work.offset + min(first_row, work.rows - 1) / p.group + 1) / kTile;
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) {
-      o[i] *= keep[i / 2 % 2];
+      o[i] = 0.0f;
     }
-    pack();
-  }
-  {
-    const int stage = (tiles - 1) % kStages;
-    barrier_wait(full_v(stage), (tiles - 1) / kStages & 1);
-    const int there = work.length - (tiles - 1) * kTile;
-    if (there < kTile) {
-      zero_rows<kDim>(shared + L::kV + stage * L::kTileBytes, there, thread, 1 + mine);
-    }
-    issue_out(stage);
-    wgmma_wait<0>();
-    pin_accumulators(o);
-  }
 
-  // ---- out
+    barrier_wait(full_k(loaded % kStages), loaded / kStages & 1);
+    issue_scores(loaded % kStages);
+    wgmma_wait<0>();
+    pin_accumulators(s);
+    release(empty_k(loaded % kStages));
+    if (tiles == 1) {
+      release(empty_q);
+    }
+    if (whole == 0) {
+      mask(0);
+    }
+    softmax();
+    pack();
+
+    for (int tile = 1; tile < tiles; ++tile) {
+      const int turn = loaded + tile;
+      const int stage = turn % kStages;
+      const int older = (turn - 1) % kStages;
+      barrier_wait(full_k(stage), turn / kStages & 1);
+      named_barrier_sync(3 + mine, 256);
+      issue_scores(stage);
+      barrier_wait(full_v(older), (turn - 1) / kStages & 1);
+      issue_out(older);
+      if (mine == 0) {
+        asm volatile("bar.arrive 4, 256;" ::: "memory");
+      } else {
+        asm volatile("bar.arrive 3, 256;" ::: "memory");
+      }
+      wgmma_wait<1>();
+      pin_accumulators(s);
+      release(empty_k(stage));
+      if (tile + 1 == tiles) {
+        release(empty_q);
+      }
+      if (tile >= whole) {
+        mask(tile);
+      }
+      softmax();
+      wgmma_wait<0>();
+      pin_registers(weights);
+      pin_accumulators(o);
+      release(empty_v(older));
 #pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    float total = sum[row];
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
-    const float inverse = 1.0f / total;
-    const int pair = first_row + warp * 16 + row * 8 + lane / 4;
-    if (pair < work.rows) {
-      const int token = pair / p.group;
-      const int head = kv_head * p.group + pair % p.group;
-      auto* out = static_cast<__nv_bfloat16*>(p.call.out) +
-                  (static_cast<int64_t>(work.first + token) * p.call.heads + head) * kDim +
-                  2 * (lane % 4);
+      for (int i = 0; i < kDim / 2; ++i) {
+        o[i] *= keep[i / 2 % 2];
+      }
+      pack();
+    }
+    {
+      const int turn = loaded + tiles - 1;
+      const int stage = turn % kStages;
+      barrier_wait(full_v(stage), turn / kStages & 1);
+      const int there = work.length - (tiles - 1) * kTile;
+      if (there < kTile) {
+        zero_rows<kDim>(shared + L::kV + stage * L::kTileBytes, there, thread, 1 + mine);
+      }
+      issue_out(stage);
+      wgmma_wait<0>();
+      pin_accumulators(o);
+      release(empty_v(stage));
+    }
+    loaded += tiles;
+
+    // ---- out
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) {
-        *reinterpret_cast<uint32_t*>(out + i * 8) =
-            pack_bf16(o[i * 4 + row * 2] * inverse, o[i * 4 + row * 2 + 1] * inverse);
+    for (int row = 0; row < 2; ++row) {
+      float total = sum[row];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      const float inverse = 1.0f / total;
+      const int pair = first_row + warp * 16 + row * 8 + lane / 4;
+      if (pair < work.rows) {
+        const int token = pair / p.group;
+        const int head = work.kv_head * p.group + pair % p.group;
+        auto* out = static_cast<__nv_bfloat16*>(p.call.out) +
+                    (static_cast<int64_t>(work.first + token) * p.call.heads + head) * kDim +
+                    2 * (lane % 4);
+#pragma unroll
+        for (int i = 0; i < kDim / 8; ++i) {
+          *reinterpret_cast<uint32_t*>(out + i * 8) =
+              pack_bf16(o[i * 4 + row * 2] * inverse, o[i * 4 + row * 2 + 1] * inverse);
+        }
       }
     }
   }
@@ -451,6 +547,17 @@ CUtensorMap cache_map(const void* cache, const PagedAttention& call, int box_row
   return map;
 }
 
+int multiprocessors() {
+  static const int kCount = [] {
+    int device = 0;
+    int count = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+  }();
+  return kCount;
+}
+
 template <int kDim>
 void launch(const Params& params, cudaStream_t stream) {
   const auto kernel = attention_prefill_sm90<kDim>;
@@ -466,8 +573,9 @@ void launch(const Params& params, cudaStream_t stream) {
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   // No more tiles than that, however the rows are spread over the sequences.
-  const int64_t tiles = static_cast<int64_t>(call.tokens) * params.group / kRows + call.seqs;
-  config.gridDim = dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(call.kv_heads));
+  const int64_t tiles =
+      (static_cast<int64_t>(call.tokens) * params.group / kRows + call.seqs) * call.kv_heads;
+  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors())));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
@@ -483,6 +591,7 @@ void launch_attention_prefill_sm90(const PagedAttention& call, CUstream_st* stre
   CHECK(call.pages * call.page_size < (int64_t{1} << 31), "slots of the cache beyond 32 bits");
   CHECK(reinterpret_cast<uintptr_t>(call.q) % 16 == 0 && call.q_stride % 8 == 0,
         "rows of q must be 16-byte aligned");
+  CHECK(call.counters != nullptr, "counters");
   if (call.tokens == 0 || call.seqs == 0) {
     return;
   }

@@ -76,6 +76,8 @@ size_t no_workspace(const AttentionDesc& /*desc*/, int64_t /*max_tokens*/, int64
   return 0;
 }
 
+int64_t prefill_counters(const AttentionDesc& /*desc*/) { return kAttentionPrefillCounters; }
+
 void run_prefill(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   launch_attention_prefill_sm90(paged_call(desc, args), static_cast<CUstream_st*>(stream.native));
 }
@@ -113,6 +115,7 @@ const AttentionBackend kAttentionPrefillSm90{
     .supports = supports_prefill,
     .workspace_bytes = no_workspace,
     .run = run_prefill,
+    .num_counters = prefill_counters,
 };
 
 extern const AttentionBackend kAttentionDecodePaged;

@@ -10,8 +10,13 @@
 
 namespace nibble::cuda {
 
-/// Copies 16 bytes to shared memory without a register in between; zeros instead when not `valid`
-/// (the source is then not read).
+/// Copies 16 bytes to shared memory without a register in between.
+__device__ __forceinline__ void copy_async_16(uint32_t destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+
+/// The same; zeros instead when not `valid` (the source is then not read).
 __device__ __forceinline__ void copy_async_16(uint32_t destination,
                                               const void* source,
                                               bool valid) {
