@@ -1,7 +1,10 @@
 # Decides whether the CUDA backends are built. Sets NIBBLE_CUDA_ENABLED and, where it is on, gives
-#   nibble_cuda_object(variable a.cu b.cu ...)
-# which compiles each file for sm_90a and puts the objects into the variable. The objects are plain
-# sources of a C++ target: CUDA as a CMake language would make nvcc the linker of every program.
+#   nibble_cuda_object(variable a.cu b.cu ... [ARCHITECTURES 90a 80])
+# which compiles each file for the architectures (default: 90a) and puts the objects into the variable. The
+# objects are plain sources of a C++ target: CUDA as a CMake language would make nvcc the linker of every program.
+#   90a  machine code for Hopper's own instructions (wgmma, TMA; plain 90 lacks both)
+#   80   machine code for sm_80, which sm_86 and sm_89 run too, and PTX, from which the driver makes code for
+#        everything newer that has no machine code in the object
 set(NIBBLE_CUDA_ENABLED OFF)
 if(NOT NIBBLE_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit 12.8 QUIET)
@@ -13,19 +16,31 @@ if(NOT NIBBLE_CUDA STREQUAL "OFF")
 endif()
 message(STATUS "nibble: CUDA backends ${NIBBLE_CUDA_ENABLED}")
 
-# 90a is the Hopper feature set (wgmma, TMA); plain 90 lacks both.
-set(NIBBLE_NVCC_FLAGS -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a
-  -Xcompiler=-fPIC,-Wall,-Wextra -Werror=all-warnings)
+set(NIBBLE_NVCC_FLAGS -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra
+  -Werror=all-warnings)
+set(NIBBLE_NVCC_90a -gencode=arch=compute_90a,code=sm_90a)
+set(NIBBLE_NVCC_80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 
 function(nibble_cuda_object variable)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARCHITECTURES")
+  if(NOT arg_ARCHITECTURES)
+    set(arg_ARCHITECTURES 90a)
+  endif()
+  set(targets)
+  foreach(architecture IN LISTS arg_ARCHITECTURES)
+    if(NOT DEFINED NIBBLE_NVCC_${architecture})
+      message(FATAL_ERROR "nibble_cuda_object: unknown architecture ${architecture}")
+    endif()
+    list(APPEND targets ${NIBBLE_NVCC_${architecture}})
+  endforeach()
   set(objects)
-  foreach(source IN LISTS ARGN)
+  foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
     get_filename_component(path "${source}" ABSOLUTE)
     file(RELATIVE_PATH name "${CMAKE_CURRENT_SOURCE_DIR}" "${path}")
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
     add_custom_command(
       OUTPUT "${object}"
-      COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS}
+      COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS} ${targets}
         -I "${CMAKE_SOURCE_DIR}/src" -I "${CMAKE_SOURCE_DIR}" -I "${CMAKE_BINARY_DIR}/generated"
         -MD -MF "${object}.d" -c "${path}" -o "${object}"
       DEPENDS "${path}"

@@ -3,7 +3,8 @@
 
 For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for 8 and 16 tokens), setmaxnreg where promised, no local
 memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. For the
-attention kernels: HGMMA in prefill and HMMA in decode, no local memory, registers under the cap. Needs
+attention kernels: HGMMA in prefill and HMMA in decode, no local memory, registers under the cap. For
+every nvfp4_w4a16_sm80 kernel: HMMA, no local memory, registers under the cap, and PTX beside it for newer GPUs. Needs
 cuobjdump (CUDA toolkit, or PyPI nvidia-cuda-cuobjdump with nvidia-cuda-nvdisasm); exits 77 without it.
 Usage: check_sass.py [--cuobjdump PATH] OBJECT...
 """
@@ -18,6 +19,7 @@ FUNCTION = re.compile(r"^\s*Function : (\S+)")
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?\s*([A-Z0-9_.]+)")
 TILE = re.compile(r"nvfp4_w4a16_sm90.*W4A16ConfigILi(\d+)ELi\d+ELi\d+ELi(\d)E")
 ATTENTION = re.compile(r"attention_(prefill_sm90|decode_paged)ILi(\d+)E")
+TILE_SM80 = re.compile(r"nvfp4_w4a16_sm80.*W4A16Sm80ConfigILi(\d+)ELi\d+ELi\d+ELi\d+ELi\d+ELb(\d)E")
 USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+)")
 
 
@@ -58,6 +60,13 @@ def common_problems(code, usage, product, cap):
     return problems
 
 
+def check_sm80(match, code, usage):
+    one_block = match.group(1) == "64" and "W4A16OutputE2E" in match.string  # SwiGLU
+    problems = common_problems(code, usage, "HMMA", 255 if one_block else 128)
+    whole = ", whole" if match.group(2) == "1" else ""
+    return f"sm80 {match.group(1):>4s} tokens{whole}: {usage[0]} registers, {len(code)} instructions", problems
+
+
 def check_attention(match, code, usage):
     prefill = match.group(1) == "prefill_sm90"
     problems = common_problems(code, usage, "HGMMA" if prefill else "HMMA", 168 if prefill else 255)
@@ -70,6 +79,8 @@ def check_attention(match, code, usage):
 def check(name, code, usage):
     if match := ATTENTION.search(name):
         return check_attention(match, code, usage)
+    if match := TILE_SM80.search(name):
+        return check_sm80(match, code, usage)
     match = TILE.search(name)
     if not match:
         return None, []
@@ -97,7 +108,11 @@ def main():
     seen, failed = 0, False
     for path in arguments.objects:
         usage = {m[0]: (int(m[1]), int(m[2])) for m in USAGE.findall(run(arguments.cuobjdump, "-res-usage", path))}
-        for name, code in functions(run(arguments.cuobjdump, "--dump-sass", path)).items():
+        sass = run(arguments.cuobjdump, "--dump-sass", path)
+        if "nvfp4_w4a16_sm80" in sass and "sm_80" not in run(arguments.cuobjdump, "--list-ptx", path):
+            print(f"{path}: no PTX for GPUs newer than sm_8x")
+            failed = True
+        for name, code in functions(sass).items():
             line, problems = check(name, code, usage.get(name, (0, 0)))
             if line:
                 seen += 1

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the table of measured tiles (src/backends/cuda/nvfp4_w4a16_tiles_h200.cpp) from a sweep.
 
-Usage: tile_table.py SWEEP.json > nvfp4_w4a16_tiles_h200.cpp
+Usage: tile_table.py SWEEP.json... > nvfp4_w4a16_tiles_h200.cpp
 The sweep: w4a16_bench --no-cublas --tiles all --shapes all --m 8,16,32,64,128,256,384,512 --json SWEEP.json
+Later sweeps may add tiles: the first time of a tile counts.
 A tile other than the rule's first choice must win by 1 %: less is noise.
 """
 
@@ -20,13 +21,14 @@ NAMES = {
     "t32s": "Tokens32Slices",
     "t64s": "Tokens64Slices",
     "t64w": "Tokens64Whole",
+    "t128m": "Tokens128Mixed",
 }
 PREFERRED = {8: "t8", 16: "t16", 32: "t32", 64: "t64", 128: "t128", 256: "t128w", 384: "t128w", 512: "t128w"}
 
 
 def main():
     times = {}
-    for row in json.load(open(sys.argv[1]))["rows"]:
+    for row in [row for path in sys.argv[1:] for row in json.load(open(path))["rows"]]:
         matrix = times.setdefault((row["shape"], row["n"], row["k"]), {})
         tile = row["kernel"].split(":")[1]
         matrix.setdefault(row["m"], {}).setdefault(tile, row["us"])

@@ -1,11 +1,12 @@
-// w4a16_bench: times nvfp4_w4a16_sm90 beside BF16 cuBLAS and a cold read of the same weights, in
-// one run.
+// w4a16_bench: times a W4A16 kernel (default: sm90) beside BF16 cuBLAS and a cold read of the same
+// weights, in one run.
 //
 // Method: a CUDA graph of R calls rotates over enough weight copies to exceed the L2 several times;
 // warm replays, then the median of 30 replays over R. Random data. cuBLAS: the better of
 // cublasGemmEx and the first cublasLt heuristic, loaded with dlopen.
 //
-// w4a16_bench [--shapes a,b] [--m 1,8] [--tiles auto,t8,...] [--no-cublas] [--dequant] [--pause MS]
+// w4a16_bench [--kernel sm90|sm80] [--shapes a,b] [--m 1,8] [--tiles auto,t8,...] [--no-cublas]
+// [--dequant] [--pause MS]
 // [--sustained S] [--json FILE]
 
 #include <algorithm>
@@ -25,6 +26,8 @@
 #include "backends/cuda/nvfp4_pack.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
 #include "bench/gpu/common.cuh"
+#include "bench/gpu/w4a16_kernels.h"
+#include "bench/gpu/w4a16_shapes.h"
 
 namespace nibble::bench {
 namespace {
@@ -32,43 +35,6 @@ namespace {
 using cuda::W4A16Args;
 using cuda::W4A16Plan;
 using cuda::W4A16Tile;
-
-struct NamedShape {
-  const char* name;
-  int64_t n, k;
-  bool layer = true;  // of the twelve; the others are measured when asked for ("all", or by name)
-};
-constexpr NamedShape kShapes[] = {{"q8.qkv", 6144, 4096},
-                                  {"q8.o", 4096, 4096},
-                                  {"q8.gate_up", 24576, 4096},
-                                  {"q8.down", 4096, 12288},
-                                  {"l70.qkv", 10240, 8192},
-                                  {"l70.o", 8192, 8192},
-                                  {"l70.gate_up", 57344, 8192},
-                                  {"l70.down", 8192, 28672},
-                                  {"q30.qkv", 5120, 2048},
-                                  {"q30.o", 2048, 4096},
-                                  {"fi.up", 6656, 19968},
-                                  {"fi.down", 19968, 6656},
-                                  {"q8.lm_head", 151936, 4096, false},
-                                  {"l8.gate_up", 28672, 4096, false},
-                                  {"l8.down", 4096, 14336, false},
-                                  {"q14.qkv", 7168, 5120, false},
-                                  {"q14.o", 5120, 5120, false},
-                                  {"q14.gate_up", 34816, 5120, false},
-                                  {"q14.down", 5120, 17408, false},
-                                  {"q32.qkv", 10240, 5120, false},
-                                  {"q32.o", 5120, 8192, false},
-                                  {"q32.gate_up", 51200, 5120, false},
-                                  {"q32.down", 5120, 25600, false},
-                                  {"q06.qkv", 4096, 1024, false},
-                                  {"q06.o", 1024, 2048, false},
-                                  {"q06.gate_up", 6144, 1024, false},
-                                  {"q06.down", 1024, 3072, false},
-                                  {"smol.qkv", 960, 576, false},
-                                  {"smol.o", 576, 576, false},
-                                  {"smol.gate_up", 3072, 576, false},
-                                  {"smol.down", 576, 1536, false}};
 
 __global__ void __launch_bounds__(512) read_kernel(const uint4* from, int64_t count, uint4* sink) {
   uint4 sum = make_uint4(0, 0, 0, 0);
@@ -100,6 +66,7 @@ __global__ void __launch_bounds__(512) read_kernel(const uint4* from, int64_t co
 }
 
 cudaStream_t stream;
+const W4A16Kernel* kernel = &kSm90Kernel;
 int pause_ms = 0;
 
 /// Microseconds a call of `call(i)`, i-th in a rotation over copies.
@@ -109,6 +76,8 @@ double time_us(const std::function<void(int)>& call,
                double sustained_s = 0) {
   int calls = static_cast<int>(std::ceil(700.0 / guess_us));
   calls = std::max(std::min(calls, 400), copies);
+  call(0);  // loads the kernel
+  CUDA_CHECK(cudaStreamSynchronize(stream));
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -369,6 +338,13 @@ int main(int argc, char** argv) {
     if (flag == "--tiles") {
       tiles = split(value);
     }
+    if (flag == "--kernel") {
+      kernel = w4a16_kernel(value);
+      if (kernel == nullptr) {
+        std::printf("--kernel takes sm90 or sm80\n");
+        return 2;
+      }
+    }
     if (flag == "--no-cublas") {
       use_cublas = false;
     }
@@ -507,13 +483,13 @@ int main(int argc, char** argv) {
           }
         }
         for (const std::string& tile : tiles) {
-          W4A16Plan plan = cuda::plan_w4a16(m, n, k, 132);
+          W4A16Plan plan = kernel->plan(m, n, k, 132);
           if (tile != "auto") {
             const std::string base = tile;
             bool known = false;
             for (int t = 0; t < cuda::kNumW4A16Tiles; ++t) {
               if (base == to_string(static_cast<W4A16Tile>(t))) {
-                known = cuda::plan_w4a16_as(static_cast<W4A16Tile>(t), m, n, k, 132, &plan);
+                known = kernel->plan_as(static_cast<W4A16Tile>(t), m, n, k, 132, &plan);
               }
             }
             const int64_t token_tiles = cuda::ceil_div(m, plan.tokens);
@@ -537,7 +513,7 @@ int main(int argc, char** argv) {
           const double us = time_us(
               [&](int i) {
                 a.packed = packed.get() + i * bytes;
-                cuda::launch_w4a16_sm90(plan, a, stream);
+                kernel->launch(plan, a, stream);
               },
               copies,
               guess,
@@ -561,7 +537,7 @@ int main(int argc, char** argv) {
             std::fprintf(out,
                          "%s\n{\"op\": \"gemm\", \"shape\": \"%s\", \"n\": %ld, \"k\": %ld, \"m\": "
                          "%ld, \"threads\": null, "
-                         "\"kernel\": \"nvfp4_w4a16_sm90:%s\", \"us\": %.3f, \"floor_us\": %.3f, "
+                         "\"kernel\": \"%s:%s\", \"us\": %.3f, \"floor_us\": %.3f, "
                          "\"read_us\": %.3f, \"cublas_us\": %.3f, \"dequant_us\": %.3f, "
                          "\"gbps\": %.1f, \"tflops\": %.2f, \"sustained_s\": %.2f}",
                          first ? "" : ",",
@@ -569,6 +545,7 @@ int main(int argc, char** argv) {
                          (long)n,
                          (long)k,
                          (long)m,
+                         kernel->name,
                          label,
                          us,
                          floor_us,

@@ -1,12 +1,16 @@
-// w4a16_check: is nvfp4_w4a16_sm90 right? One self-contained program for a machine with a Hopper
-// GPU.
+// w4a16_check: is a W4A16 kernel right? One self-contained program for a machine with a GPU (of
+// Hopper for nvfp4_w4a16_sm90, which is the default).
 //
 // Against float64 products of the same codes: rel_l2 <= 4e-3 for bf16 output, 1e-5 for f32. Every
 // tile shape gives the same bits, also when run twice, and a row's bits do not depend on the rows
 // beside it. Outputs are poisoned and fenced. Wrong inputs (swapped nibbles, shifted scales, no
 // multiplier) must be noticed. Exit code 0 means all passed.
 //
-// w4a16_check [--quick] [--shapes tiny|small|layers|all]; tiny is for compute-sanitizer
+// nvfp4_w4a16_sm80 is also checked with the short ring of small devices and, on Hopper, against the
+// bits of its neighbour.
+//
+// w4a16_check [--quick] [--kernel sm90|sm80] [--shapes tiny|small|layers|all]; tiny is for
+// compute-sanitizer
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,6 +22,7 @@
 #include "backends/cuda/nvfp4_pack.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
 #include "bench/gpu/common.cuh"
+#include "bench/gpu/w4a16_kernels.h"
 
 namespace nibble::bench {
 namespace {
@@ -26,6 +31,8 @@ using cuda::W4A16Args;
 using cuda::W4A16Plan;
 using cuda::W4A16Tile;
 
+const W4A16Kernel* kernel = &kSm90Kernel;
+bool on_hopper = false;
 int failures = 0;
 int64_t checks = 0;
 
@@ -131,7 +138,7 @@ std::vector<uint16_t> run(const Problem& p,
          p.n,
          p.k,
          what);
-  cuda::launch_w4a16_sm90(plan, a, nullptr);
+  kernel->launch(plan, a, nullptr);
   CUDA_CHECK(cudaDeviceSynchronize());
   std::vector<uint8_t> guard(2 * kGuard);
   CUDA_CHECK(cudaMemcpy(guard.data(), workspace.get(), kGuard, cudaMemcpyDeviceToHost));
@@ -206,7 +213,7 @@ double worst = 0;
 void check_problem(int64_t m, int64_t n, int64_t k, bool wild, int64_t samples, bool all_tiles) {
   Problem p(m, n, k, wild, 17 + m * 31 + n * 7 + k);
   const Samples s = reference(p, samples, 5);
-  const W4A16Plan chosen = cuda::plan_w4a16(m, n, k, 132);
+  const W4A16Plan chosen = kernel->plan(m, n, k, 132);
   const W4A16Args a = p.args(nullptr);
   const std::vector<uint16_t> y = run(p, chosen, a, "auto");
   const double error = rel_l2(s, y, n);
@@ -217,7 +224,7 @@ void check_problem(int64_t m, int64_t n, int64_t k, bool wild, int64_t samples, 
   expect(run(p, chosen, a, "again") == y, "two runs differ", m, n, k, to_string(chosen.tile));
   for (int tile = 0; all_tiles && tile < cuda::kNumW4A16Tiles; ++tile) {
     W4A16Plan plan;
-    if (!cuda::plan_w4a16_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
+    if (!kernel->plan_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
       continue;
     }
     std::snprintf(detail, sizeof detail, "%s", to_string(plan.tile));
@@ -228,13 +235,24 @@ void check_problem(int64_t m, int64_t n, int64_t k, bool wild, int64_t samples, 
     }
     expect(other == y, "tiles differ", m, n, k, detail);
   }
+  if (kernel != &kSm90Kernel) {
+    W4A16Plan few = chosen;
+    few.few_stages = true;
+    expect(run(p, few, a, "few stages") == y, "few stages differ", m, n, k, to_string(few.tile));
+    if (on_hopper) {
+      const W4A16Kernel* const own = kernel;
+      kernel = &kSm90Kernel;
+      expect(run(p, kernel->plan(m, n, k, 132), a, "sm90") == y, "sm90 differs", m, n, k, "");
+      kernel = own;
+    }
+  }
   // A row alone has the bits it has among others.
   if (m > 1) {
     W4A16Args one = a;
     one.m = 1;
     const int64_t row = m - 1;
     one.x = p.x.get() + row * k;
-    const std::vector<uint16_t> alone = run(p, cuda::plan_w4a16(1, n, k, 132), one, "alone");
+    const std::vector<uint16_t> alone = run(p, kernel->plan(1, n, k, 132), one, "alone");
     expect(std::memcmp(alone.data(), y.data() + row * n, n * 2) == 0,
            "row alone differs",
            m,
@@ -248,7 +266,7 @@ void check_negatives() {
   const int64_t m = 40, n = 384, k = 512;
   Problem p(m, n, k, false, 99);
   const Samples s = reference(p, 1 << 20, 1);
-  const W4A16Plan plan = cuda::plan_w4a16(m, n, k, 132);
+  const W4A16Plan plan = kernel->plan(m, n, k, 132);
   W4A16Args a = p.args(nullptr);
   expect(rel_l2(s, run(p, plan, a, "sound"), n) <= 4e-3, "sound input", m, n, k, "");
   DeviceArray<uint8_t> packed(cuda::packed_bytes(n, k));
@@ -300,7 +318,7 @@ void check_zeros() {
   std::vector<uint16_t> first;
   for (int tile = 0; tile < cuda::kNumW4A16Tiles; ++tile) {
     W4A16Plan plan;
-    if (!cuda::plan_w4a16_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
+    if (!kernel->plan_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
       continue;
     }
     const std::vector<uint16_t> y = run(p, plan, p.args(nullptr), to_string(plan.tile));
@@ -375,7 +393,7 @@ void check_epilogue() {
     }
     for (int tile = 0; tile < cuda::kNumW4A16Tiles; ++tile) {
       W4A16Plan plan;
-      if (!cuda::plan_w4a16_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
+      if (!kernel->plan_as(static_cast<W4A16Tile>(tile), m, n, k, 132, &plan)) {
         continue;
       }
       const double error = rel_l2(with, run(p, plan, a, "bias and residual"), n);
@@ -387,7 +405,7 @@ void check_epilogue() {
       f.y_is_f32 = true;
       DeviceArray<uint8_t> workspace(plan.workspace_bytes);
       f.workspace = workspace.get();
-      cuda::launch_w4a16_sm90(plan, f, nullptr);
+      kernel->launch(plan, f, nullptr);
       CUDA_CHECK(cudaDeviceSynchronize());
       const std::vector<float> h = y.host();
       double e = 0, norm = 0;
@@ -416,10 +434,25 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--shapes") == 0 && i + 1 < argc) {
       which = argv[i + 1];
     }
+    if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) {
+      kernel = w4a16_kernel(argv[i + 1]);
+      if (kernel == nullptr) {
+        std::printf("--kernel takes sm90 or sm80\n");
+        return 2;
+      }
+    }
   }
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("skip: no CUDA device\n");
+    return 77;
+  }
+  cudaDeviceProp device{};
+  if (cudaGetDeviceProperties(&device, 0) == cudaSuccess) {
+    on_hopper = device.major == 9;
+  }
+  if (kernel == &kSm90Kernel && !on_hopper) {
+    std::printf("skip: %s is no Hopper GPU\n", device.name);
     return 77;
   }
   try {

@@ -1,4 +1,5 @@
-// The host side of nvfp4_w4a16_sm90: cuts, plans and the packed encoding. No GPU needed.
+// The host side of nvfp4_w4a16_sm90 and nvfp4_w4a16_sm80: cuts, plans and the packed encoding. No
+// GPU needed.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +13,7 @@
 
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
+#include "backends/cuda/nvfp4_w4a16_sm80.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
 #include "backends/cuda/nvfp4_w4a16_tiles.h"
 #include "base/number_formats.h"
@@ -102,7 +104,7 @@ TEST(W4A16Tiles, CanDoWhatTheTableSaysAndAreTakenFromIt) {
         EXPECT_TRUE(plan_w4a16_as(row.tiles[i], m, row.n, row.k, kMeasuredMultiprocessors, &plan))
             << row.n << "x" << row.k << " m " << m << " " << to_string(row.tiles[i]);
         const W4A16Plan chosen = plan_w4a16(m, row.n, row.k, kMeasuredMultiprocessors);
-        EXPECT_TRUE(chosen.whole_rows > 0 || chosen.tile == row.tiles[i]) << describe(chosen);
+        EXPECT_EQ(chosen.tile, row.tiles[i]) << describe(chosen);
       }
       first = kMeasuredRows[i] + 1;
     }
@@ -129,11 +131,49 @@ TEST(W4A16Plan, IsTheSameForTheSameArgumentsAndDoesWithoutTheTableElsewhere) {
   }
 }
 
-TEST(W4A16Plan, SplitsTheRowsWhereTheLastWaveIsThin) {
+TEST(W4A16Plan, SharesTheTilesOfAThinLastWave) {
   const W4A16Plan plan = plan_w4a16(1024, 6656, 19968, 132);  // 52 row tiles: 3.15 waves
+  EXPECT_EQ(plan.tile, W4A16Tile::Tokens128Mixed);
+  EXPECT_EQ(plan.first_tiles, 3 * 132);
+  EXPECT_EQ(plan.line_tiles, 52 * 8 - 3 * 132);
+  EXPECT_EQ(plan.units_per_block, 1);  // 20 tiles of 5 pieces on 132 multiprocessors
+  EXPECT_EQ(plan_w4a16(1024, 8192, 8192, 132).tile, W4A16Tile::Tokens128Whole);  // 3.88 waves
+}
+
+TEST(W4A16Plan, SharesTheLastWaveOnlyWhereAllTilesHaveTheSamePieces) {
+  for (const int multiprocessors : {16, 114, 132}) {
+    for (const auto& [n, k] : all_sizes()) {
+      for (const int64_t m : {130, 512, 1024, 4096}) {
+        W4A16Plan plan;
+        if (!plan_w4a16_as(W4A16Tile::Tokens128Mixed, m, n, k, multiprocessors, &plan)) {
+          continue;
+        }
+        const W4A16Cuts cuts = w4a16_cuts(n, k);
+        const int pieces = cuts.units / cuts.row_tiles;
+        EXPECT_EQ(plan.first_tiles % multiprocessors, 0);
+        EXPECT_EQ(plan.first_tiles + plan.line_tiles, cuts.row_tiles * ceil_div(m, 128));
+        EXPECT_LE(plan.line_tiles, w4a16_num_counters(n));
+        EXPECT_GE(plan.units_per_block * multiprocessors, plan.line_tiles * pieces);
+        EXPECT_LT(plan.units_per_block, pieces);
+        // The line's own cuts are those of the matrix, tile by tile.
+        const W4A16Cuts line{plan.line_tiles, cuts.k_blocks, plan.line_tiles * pieces};
+        for (int unit = 0; unit < line.units; ++unit) {
+          ASSERT_EQ(line.unit_begin(unit) % cuts.k_blocks,
+                    cuts.unit_begin(unit % pieces) % cuts.k_blocks);
+        }
+      }
+    }
+  }
+  W4A16Plan plan;
+  EXPECT_FALSE(plan_w4a16_as(W4A16Tile::Tokens128Mixed, 512, 57344, 8192, 132, &plan));
+  EXPECT_TRUE(plan_w4a16_as(W4A16Tile::Tokens128Mixed, 512, 5120, 2048, 132, &plan));
+}
+
+TEST(W4A16Plan, SplitsTheRowsWhereTheLastWaveIsThinAndTilesDifferInTheirPieces) {
+  const W4A16Plan plan = plan_w4a16(2048, 6656, 19968, 132);  // beyond what is shared in one launch
   EXPECT_EQ(plan.whole_rows % 128, 0);
   EXPECT_GT(plan.whole_rows, 0);
-  EXPECT_LT(plan.whole_rows, 1024);
+  EXPECT_LT(plan.whole_rows, 2048);
   EXPECT_EQ(describe(plan), "t128w " + std::to_string(plan.whole_rows) + " + t128");
   EXPECT_EQ(plan_w4a16(1024, 8192, 8192, 132).whole_rows, 0);  // 3.88 waves
 }
@@ -174,6 +214,39 @@ TEST(W4A16Plan, RefusesWhatATileCannotDo) {
   EXPECT_FALSE(plan_w4a16_as(W4A16Tile::Tokens8, 1024, 4096, 4096, 132, &plan));
   EXPECT_FALSE(plan_w4a16_as(W4A16Tile::Tokens8, 1, 4096, 4092, 132, &plan));
   EXPECT_TRUE(plan_w4a16_as(W4A16Tile::Tokens8, 64, 4096, 4096, 132, &plan));
+}
+
+TEST(W4A16Sm80Plan, TakesTheSmallestTileThatHoldsAllRowsAndSharesWhereItMay) {
+  const auto tile = [](int64_t m) { return plan_w4a16_sm80(m, 4096, 4096, 132).tile; };
+  EXPECT_EQ(tile(1), W4A16Tile::Tokens8);
+  EXPECT_EQ(tile(9), W4A16Tile::Tokens16);
+  EXPECT_EQ(tile(17), W4A16Tile::Tokens32);
+  EXPECT_EQ(tile(64), W4A16Tile::Tokens64);
+  EXPECT_EQ(tile(8192), W4A16Tile::Tokens64Whole);
+  for (const int multiprocessors : {16, 84, 128, 132}) {
+    for (const auto& [n, k] : all_sizes()) {
+      for (const int64_t m : {1, 16, 65, 128, 300, 512, 600, 4096}) {
+        const W4A16Plan plan = plan_w4a16_sm80(m, n, k, multiprocessors);
+        W4A16Plan again;
+        EXPECT_TRUE(plan_w4a16_sm80_as(plan.tile, m, n, k, multiprocessors, &again));
+        EXPECT_EQ(plan.units_per_block, 1);
+        EXPECT_EQ(plan.whole_rows, 0);
+        EXPECT_LE(plan.workspace_bytes, w4a16_workspace_bytes(m, n, k));
+      }
+    }
+  }
+}
+
+TEST(W4A16Sm80Plan, RefusesTheTilesThatItDoesNotHave) {
+  W4A16Plan plan;
+  for (const auto tile : {W4A16Tile::Tokens128,
+                          W4A16Tile::Tokens128Whole,
+                          W4A16Tile::Tokens128Mixed,
+                          W4A16Tile::Tokens32Slices,
+                          W4A16Tile::Tokens64Slices}) {
+    EXPECT_FALSE(plan_w4a16_sm80_as(tile, 64, 4096, 4096, 132, &plan)) << to_string(tile);
+  }
+  EXPECT_FALSE(plan_w4a16_sm80_as(W4A16Tile::Tokens64, 1024, 4096, 4096, 132, &plan));
 }
 
 TEST(Nvfp4Layout, GivesEveryCodeOfAWordItsOwnBits) {

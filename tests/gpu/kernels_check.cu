@@ -23,6 +23,7 @@
 #include "backends/cuda/quantize_act.h"
 #include "base/number_formats.h"
 #include "bench/gpu/common.cuh"
+#include "bench/gpu/w4a16_kernels.h"
 #include "quant/nvfp4.h"
 
 namespace nibble::bench {
@@ -350,7 +351,10 @@ W4A16Args make_args(const Weights& w, const void* x, int64_t m, void* y, int64_t
   return a;
 }
 
-std::vector<uint16_t> run(W4A16Args a, const W4A16Plan& plan, int64_t columns) {
+std::vector<uint16_t> run(W4A16Args a,
+                          const W4A16Plan& plan,
+                          int64_t columns,
+                          const W4A16Kernel& kernel = kSm90Kernel) {
   constexpr int64_t kGuard = 1024;
   DeviceArray<uint16_t> y(a.m * columns + 2 * kGuard);
   y.poison(0xFF);
@@ -358,7 +362,7 @@ std::vector<uint16_t> run(W4A16Args a, const W4A16Plan& plan, int64_t columns) {
   workspace.poison(0xFF);
   a.y = y.get() + kGuard;
   a.workspace = workspace.get();
-  cuda::launch_w4a16_sm90(plan, a, nullptr);
+  kernel.launch(plan, a, nullptr);
   CUDA_CHECK(cudaDeviceSynchronize());
   const std::vector<uint16_t> all = y.host();
   bool fence = true;
@@ -388,6 +392,10 @@ void check_tiles(const W4A16Args& a,
     W4A16Plan plan;
     if (cuda::plan_w4a16_as(static_cast<W4A16Tile>(tile), a.m, a.n, a.k, 132, &plan)) {
       expect(run(a, plan, columns) == y, what + " " + to_string(plan.tile));
+    }
+    if (a.token_multiplier == nullptr &&
+        kSm80Kernel.plan_as(static_cast<W4A16Tile>(tile), a.m, a.n, a.k, 132, &plan)) {
+      expect(run(a, plan, columns, kSm80Kernel) == y, what + " sm80 " + to_string(plan.tile));
     }
   }
   W4A16Args one = a;

@@ -15,6 +15,7 @@ extern const DeviceApi kCudaDeviceApi;
 extern const AttentionBackend kAttentionDecodePaged;
 extern const AttentionBackend kAttentionPrefillSm90;
 extern const GemmBackend kNvfp4W4a16Sm90;
+extern const GemmBackend kNvfp4W4a16Sm80;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
 extern const GemmBackend kGemmBf16CublasLt;
@@ -25,6 +26,7 @@ extern const MachineProbe kCudaProbe;
 std::span<const DeviceApi* const> cuda_device_apis();
 std::span<const GemmBackend* const> cuda_gemm_backends();
 std::span<const GemmVariants> cuda_gemm_variants();
+std::string nvfp4_w4a16_sm80_variant(const GemmDesc& desc, int64_t rows);
 std::string nvfp4_w4a16_sm90_variant(const GemmDesc& desc, int64_t rows);
 std::span<const AttentionBackend* const> cuda_attention_backends();
 std::span<const SmallOps* const> cuda_small_ops();
@@ -36,14 +38,18 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 4> kAll{
-      &kNvfp4W4a16Sm90, &kNvfp4W4a4Sm90, &kNvfp4DequantCublasLt, &kGemmBf16CublasLt};
+  static constexpr std::array<const GemmBackend*, 5> kAll{&kNvfp4W4a16Sm90,
+                                                          &kNvfp4W4a16Sm80,
+                                                          &kNvfp4W4a4Sm90,
+                                                          &kNvfp4DequantCublasLt,
+                                                          &kGemmBf16CublasLt};
   return kAll;
 }
 
 std::span<const GemmVariants> cuda_gemm_variants() {
-  static constexpr std::array<GemmVariants, 2> kAll{
+  static constexpr std::array<GemmVariants, 3> kAll{
       {{"nvfp4_w4a16_sm90", nvfp4_w4a16_sm90_variant},
+       {"nvfp4_w4a16_sm80", nvfp4_w4a16_sm80_variant},
        {"nvfp4_w4a4_sm90", nvfp4_w4a16_sm90_variant}}};
   return kAll;
 }

@@ -5,8 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/cuda_check.h"
+#include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_pack.h"
 #include "backends/cuda/nvfp4_w4a16_tiles.h"
+#include "backends/cuda/scale_columns.h"
 
 namespace nibble::cuda {
 
@@ -27,14 +29,16 @@ class Scratch {
 
 }  // namespace
 
-Support supports_nvfp4_sm90(const GemmDesc& desc, QuantMode mode) {
+Support supports_nvfp4(const GemmDesc& desc, QuantMode mode, Needs needs) {
   if (desc.device != Device::Kind::Cuda) {
     return {false, "runs on CUDA only"};
   }
-  if (desc.isa != 90) {
+  if (needs == Needs::Hopper ? desc.isa != 90 : desc.isa < 80) {
     return {false,
-            "needs compute capability 9.0 (Hopper), the device has " +
-                std::to_string(desc.isa / 10) + "." + std::to_string(desc.isa % 10)};
+            std::string("needs compute capability ") +
+                (needs == Needs::Hopper ? "9.0 (Hopper)" : "8.0 (Ampere) or newer") +
+                ", the device has " + std::to_string(desc.isa / 10) + "." +
+                std::to_string(desc.isa % 10)};
   }
   if (desc.mode != mode) {
     return {false, "computes " + to_string(mode) + " only"};
@@ -95,6 +99,55 @@ void pack_parts(const GemmDesc& desc,
     row += in_turn ? 1 : n;
   }
   CHECK(in_turn || row == desc.n, "parts have ", row, " rows, the matrix ", desc.n);
+}
+
+std::vector<Tensor> w4a16_layout(const GemmDesc& desc) {
+  const Device device{desc.device, 0};
+  std::vector<Tensor> slots(kNumW4A16Slots);
+  slots[kW4A16Records] = Tensor(nullptr, DType::U8, {packed_bytes(desc.n, desc.k)}, device);
+  slots[kW4A16Multiplier] = Tensor(nullptr, DType::F32, {padded_rows(desc.n)}, device);
+  slots[kW4A16Counters] = Tensor(nullptr, DType::I32, {w4a16_num_counters(desc.n)}, device);
+  slots[kW4A16PreQuant] = pre_quant_slot(desc);
+  return slots;
+}
+
+void pack_w4a16(const GemmDesc& desc,
+                std::span<const LinearPart> parts,
+                std::span<const Tensor> slots,
+                Stream stream) {
+  pack_parts(desc, parts, slots[kW4A16Records], slots[kW4A16Multiplier], stream);
+  CUDA_CHECK(cudaMemsetAsync(slots[kW4A16Counters].data,
+                             0,
+                             static_cast<size_t>(slots[kW4A16Counters].size_bytes()),
+                             static_cast<cudaStream_t>(stream.native)));
+  pack_pre_quant(
+      desc, parts.front(), slots[kW4A16PreQuant], static_cast<cudaStream_t>(stream.native));
+}
+
+size_t w4a16_gemm_workspace(const GemmDesc& desc, int64_t max_rows) {
+  return static_cast<size_t>(pre_quant_bytes(desc, max_rows) +
+                             w4a16_workspace_bytes(max_rows, desc.n, desc.k));
+}
+
+W4A16Args w4a16_args(const GemmDesc& desc, const GemmArgs& args) {
+  return {
+      .x = args.x.data,
+      .packed = args.packed[kW4A16Records].data,
+      .row_multiplier = args.packed[kW4A16Multiplier].as<float>(),
+      .y = args.y.data,
+      .bias = args.bias.data,
+      .workspace = args.workspace.data,
+      .counters = reinterpret_cast<uint32_t*>(args.packed[kW4A16Counters].as<int32_t>()),
+      .residual = args.residual.data,
+      .m = args.x.shape[0],
+      .n = desc.n,
+      .k = desc.k,
+      .ldx = args.x.stride[0],
+      .ldy = args.y.stride[0],
+      .ldr = args.residual.empty() ? args.y.stride[0] : args.residual.stride[0],
+      .y_is_f32 = args.y.dtype == DType::F32,
+      .swiglu = desc.epilogue == Epilogue::SwiGlu,
+  };
 }
 
 }  // namespace nibble::cuda

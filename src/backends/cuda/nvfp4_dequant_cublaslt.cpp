@@ -28,7 +28,7 @@ constexpr size_t kCublasWorkspace = size_t{32} << 20;
 enum Slot { kPacked, kMultiplier, kScalars, kNumSlots };
 
 Support supports(const GemmDesc& desc) {
-  Support support = supports_nvfp4_sm90(desc, kW4A16);
+  Support support = supports_nvfp4(desc, kW4A16, Needs::Ampere);
   if (support.ok && desc.epilogue != Epilogue::None) {
     return {false, "has no epilogue"};
   }

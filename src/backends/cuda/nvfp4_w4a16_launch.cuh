@@ -85,34 +85,22 @@ void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
   }();
   (void)kReady;
 
-  W4A16Params params{};
+  W4A16Sm90Params params{};
   params.whole_blocks = args.k % kRecordColumns == 0;
   params.x_map = token_map(args, Config::kTokens, params.whole_blocks ? Config::kBlocks : 1);
-  params.token_multiplier = args.token_multiplier;
-  params.swiglu_limit = args.swiglu_limit;
-  params.packed = static_cast<const uint8_t*>(args.packed);
-  params.row_multiplier = args.row_multiplier;
-  params.y = args.y;
-  params.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  params.residual = static_cast<const __nv_bfloat16*>(args.residual);
-  params.workspace = static_cast<uint8_t*>(args.workspace);
-  params.counters = args.counters;
-  params.ldy = args.ldy;
-  params.ldr = args.ldr;
-  params.m = static_cast<int>(args.m);
-  params.n = static_cast<int>(args.n);
-  params.cuts = w4a16_cuts(args.n, args.k);
+  fill_common(args, &params);
   params.units_per_block = plan.units_per_block;
   params.token_tiles = static_cast<int>(ceil_div(args.m, Config::kTokens));
   params.token_group = plan.token_group;
   params.whole_tiles = is_whole(plan.tile);
+  if (Config::kTail) {
+    params.line_pieces = params.cuts.units / params.cuts.row_tiles;
+    params.first_tiles = plan.first_tiles;
+    params.line = {.row_tiles = plan.line_tiles,
+                   .k_blocks = params.cuts.k_blocks,
+                   .units = plan.line_tiles * params.line_pieces};
+  }
   params.weight_policy = params.token_tiles == 1 ? kEvictFirst : kEvictNormal;
-  params.y_is_f32 = args.y_is_f32;
-  const auto aligned = [](const void* pointer, uintptr_t bytes) {
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-  };
-  params.pairs_aligned = args.n % 2 == 0 && args.ldy % 2 == 0 && args.ldr % 2 == 0 &&
-                         aligned(args.y, args.y_is_f32 ? 8 : 4) && aligned(args.residual, 4);
 
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -123,7 +111,10 @@ void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = args.overlap ? 1 : 0;
-  if (params.whole_tiles) {
+  if (Config::kTail) {
+    CHECK(plan.blocks <= multiprocessors(), "blocks that wait for each other: ", plan.blocks);
+    config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
+  } else if (params.whole_tiles) {
     const int tiles = params.cuts.row_tiles * params.token_tiles;
     config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, multiprocessors())));
   } else {
@@ -159,6 +150,8 @@ void launch_tile(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stre
     case W4A16Tile::Tokens128:
     case W4A16Tile::Tokens128Whole:
       return launch<typename Kernels::Tokens128>(plan, args, stream);
+    case W4A16Tile::Tokens128Mixed:
+      return launch<typename Kernels::Tokens128Mixed>(plan, args, stream);
   }
 }
 

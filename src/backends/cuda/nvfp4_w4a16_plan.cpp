@@ -21,7 +21,12 @@ constexpr int kMinUnitBlocks = 8;  // K64 blocks: below, adding up costs more th
 constexpr int kMaxSharedTokenTiles = 8;
 constexpr int kMaxSharedRows = 512;
 
-constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128, 32, 64, 64};
+// Sharing the last wave: beyond so many rows power binds and not the waves (6656 x 19968, 2048
+// rows: 819 us shared, 802 whole; 371 and 468 at 1024).
+constexpr int64_t kMaxMixedRows = 1024;
+constexpr double kSharingGain = 0.97;  // must be expected to be so much faster
+
+constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128, 32, 64, 64, 128};
 
 // The same cuts in every tile are worth a tenth of the blocks: pieces are fewer and no block works
 // for two tiles (6144 x 4096, 8 rows: 9.4 us with 264 units, 7.7 with 240).
@@ -47,9 +52,31 @@ W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
 
 const char* to_string(W4A16Tile tile) {
   static constexpr std::array<const char*, kNumW4A16Tiles> kNames = {
-      "t8", "t16", "t32", "t64", "t128", "t128w", "t32s", "t64s", "t64w"};
+      "t8", "t16", "t32", "t64", "t128", "t128w", "t32s", "t64s", "t64w", "t128m"};
   return kNames[static_cast<size_t>(tile)];
 }
+
+namespace {
+
+// The tiles of the last wave of whole ones, cut at the pieces of K; false where that gains nothing
+// or does not fit into what is kept for shared tiles.
+bool plan_mixed(
+    const W4A16Cuts& cuts, int64_t m, int64_t n, int64_t k, int multiprocessors, W4A16Plan* plan) {
+  const int pieces = cuts.units / cuts.row_tiles;
+  const int64_t tiles = cuts.row_tiles * ceil_div(m, plan->tokens);
+  const int64_t last = tiles % multiprocessors;
+  if (cuts.units % cuts.row_tiles != 0 || last == 0 || last > w4a16_num_counters(n)) {
+    return false;
+  }
+  plan->units_per_block = static_cast<int>(ceil_div(last * pieces, multiprocessors));
+  plan->first_tiles = static_cast<int>(tiles - last);
+  plan->line_tiles = static_cast<int>(last);
+  plan->blocks = multiprocessors;
+  plan->workspace_bytes = (last * pieces + multiprocessors) * kTileRows * plan->tokens * 4;
+  return plan->units_per_block < pieces && plan->workspace_bytes <= w4a16_workspace_bytes(m, n, k);
+}
+
+}  // namespace
 
 bool plan_w4a16_as(
     W4A16Tile tile, int64_t m, int64_t n, int64_t k, int multiprocessors, W4A16Plan* plan) {
@@ -60,6 +87,9 @@ bool plan_w4a16_as(
   const W4A16Cuts cuts = w4a16_cuts(n, k);
   if (is_whole(tile)) {
     plan->token_group = static_cast<int>(std::min<int64_t>(token_tiles, 8));
+    if (tile == W4A16Tile::Tokens128Mixed && !plan_mixed(cuts, m, n, k, multiprocessors, plan)) {
+      return false;
+    }
   } else {
     if (token_tiles > kMaxSharedTokenTiles || token_tiles * plan->tokens > kMaxSharedRows) {
       return false;
@@ -91,6 +121,25 @@ double whole_us(const W4A16Cuts& cuts, int64_t token_tiles, int multiprocessors)
 double shared_us(const W4A16Cuts& cuts, int64_t token_tiles, int multiprocessors) {
   return static_cast<double>(token_tiles) *
          (0.34 * static_cast<double>(ceil_div(cuts.total(), multiprocessors)) + 8);
+}
+
+// The better of whole and shared tiles.
+double unshared_us(int64_t m, const W4A16Cuts& cuts, int multiprocessors) {
+  const int64_t token_tiles = ceil_div(m, 128);
+  const double whole = whole_us(cuts, token_tiles, multiprocessors);
+  return m <= kMaxSharedRows ? std::min(whole, shared_us(cuts, token_tiles, multiprocessors))
+                             : whole;
+}
+
+// Pieces of the last wave cost what they are long, and an exchange that is cheap where a block has
+// pieces of one tile only and has filled its pipeline with whole tiles before.
+double mixed_us(const W4A16Cuts& cuts, const W4A16Plan& plan, int multiprocessors) {
+  const int pieces = cuts.units / cuts.row_tiles;
+  const double piece_blocks = static_cast<double>(cuts.k_blocks) / pieces;
+  const double exchange =
+      (pieces % plan.units_per_block == 0 ? 6 : 10) + (plan.first_tiles == 0 ? 4 : 0);
+  return plan.first_tiles / multiprocessors * (0.38 * cuts.k_blocks + 2) +
+         0.38 * plan.units_per_block * piece_blocks + exchange;
 }
 
 W4A16Tile tile_by_rule(int64_t m, const W4A16Cuts& cuts, int multiprocessors) {
@@ -153,17 +202,24 @@ std::optional<W4A16Tile> measured_tile(int64_t m, int64_t n, int64_t k) {
 W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   const W4A16Cuts cuts = w4a16_cuts(n, k);
   W4A16Plan plan;
-  const int64_t whole_rows = m > 128 ? whole_rows_of(m, cuts, multiprocessors) : 0;
   const std::optional<W4A16Tile> measured =
       multiprocessors == kMeasuredMultiprocessors ? measured_tile(m, n, k) : std::nullopt;
+  if (measured && plan_w4a16_as(*measured, m, n, k, multiprocessors, &plan)) {
+    return plan;
+  }
+  if (m > 128 && m <= kMaxMixedRows &&
+      plan_w4a16_as(W4A16Tile::Tokens128Mixed, m, n, k, multiprocessors, &plan) &&
+      mixed_us(cuts, plan, multiprocessors) <
+          kSharingGain * unshared_us(m, cuts, multiprocessors)) {
+    return plan;
+  }
+  const int64_t whole_rows = m > 128 ? whole_rows_of(m, cuts, multiprocessors) : 0;
   if (whole_rows > 0) {
     plan_w4a16_as(W4A16Tile::Tokens128, m - whole_rows, n, k, multiprocessors, &plan);
     plan.whole_rows = whole_rows;
     return plan;
   }
-  if (!measured || !plan_w4a16_as(*measured, m, n, k, multiprocessors, &plan)) {
-    plan_w4a16_as(tile_by_rule(m, cuts, multiprocessors), m, n, k, multiprocessors, &plan);
-  }
+  plan_w4a16_as(tile_by_rule(m, cuts, multiprocessors), m, n, k, multiprocessors, &plan);
   return plan;
 }
 

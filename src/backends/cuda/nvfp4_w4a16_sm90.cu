@@ -4,12 +4,7 @@
 namespace nibble::cuda {
 
 void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream) {
-  CHECK(args.k % 8 == 0 && args.ldx % 8 == 0, "x rows must be a multiple of 16 bytes");
-  CHECK(plan.workspace_bytes == 0 || (args.workspace != nullptr && args.counters != nullptr),
-        "this plan needs a workspace of ",
-        plan.workspace_bytes,
-        " bytes and counters");
-  CHECK(args.m < (1 << 30) && args.n < (1 << 30), "sizes beyond 32 bits");
+  check_w4a16_args(plan, args);
   if (args.m == 0 || args.n == 0) {
     return;
   }
@@ -43,9 +38,6 @@ void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st
     return launch_w4a16_sm90(last, rest, stream);
   }
   if (args.swiglu) {
-    CHECK(args.n % 2 == 0 && !args.y_is_f32 && args.residual == nullptr &&
-              args.token_multiplier == nullptr,
-          "swiglu takes pairs of rows and gives bf16");
     return launch_w4a16_sm90_swiglu(plan, args, stream);
   }
   if (args.token_multiplier != nullptr) {

@@ -32,9 +32,16 @@
 #include "backends/cuda/device/wgmma.cuh"
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
+#include "backends/cuda/nvfp4_w4a16_share.cuh"
 #include "backends/cuda/nvfp4_w4a16_store.cuh"
 
 namespace nibble::cuda {
+
+struct W4A16Sm90Params : W4A16Params {
+  uint64_t weight_policy;
+  bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
+  CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
+};
 
 template <int kTokens_,
           int kStages_,
@@ -43,7 +50,8 @@ template <int kTokens_,
           bool kSerial_,
           bool kSlices_,
           int kConsumerRegisters_,
-          W4A16Output kOutput_>
+          W4A16Output kOutput_,
+          bool kTail_ = false>
 struct W4A16Config {
   static constexpr W4A16Output kOutput = kOutput_;
   static constexpr int kTokens = kTokens_;
@@ -51,6 +59,7 @@ struct W4A16Config {
   static constexpr int kBlocks = kBlocks_;        // K64 blocks a stage
   static constexpr int kMinBlocks = kMinBlocks_;  // thread blocks an SM
   static constexpr bool kSerial = kSerial_;
+  static constexpr bool kTail = kTail_;  // whole tiles, but those of the last wave shared
   static constexpr bool kWarpMma = kTokens <= 16;
   // K16 steps a group of products: a whole K64 block, or half of one where registers are short.
   static constexpr int kSteps = !kSerial_ && (kTokens == 32 || kTokens == 64) ? 2 : 4;
@@ -90,92 +99,6 @@ struct W4A16Config {
   static constexpr int kReduceDepth = kSmallSlices ? 4 : 8 / kReduceWidth;
 };
 
-/// A run of K64 blocks of one tile.
-struct W4A16Segment {
-  int row_tile;
-  int token_tile;
-  int begin, end;  // K64 blocks
-  bool last;       // of this block's shared tiles for this token tile
-};
-
-/// The segments of a thread block, in order; producers and consumers walk through the same ones.
-template <bool kSerial>
-struct W4A16Walk {
-  int token_tile;
-  int position, stop;  // shared tiles: K64 blocks, all row tiles in a row
-  int index;           // whole tiles
-
-  __device__ __forceinline__ explicit W4A16Walk(const W4A16Params& p)
-      : token_tile(blockIdx.y), index(blockIdx.x) {
-    restart(p);
-  }
-  __device__ __forceinline__ void restart(const W4A16Params& p) {
-    const int unit = blockIdx.x * p.units_per_block;
-    position = p.cuts.unit_begin(unit);
-    stop = p.cuts.unit_begin(min(p.cuts.units, unit + p.units_per_block));
-  }
-  __device__ __forceinline__ bool next(const W4A16Params& p, W4A16Segment* s) {
-    if (kSerial && p.whole_tiles) {
-      if (index >= p.cuts.row_tiles * p.token_tiles) {
-        return false;
-      }
-      // Token tiles of a group next to each other: concurrent blocks share weights and tokens in
-      // L2.
-      const int group_size = p.cuts.row_tiles * p.token_group;
-      const int group = index / group_size;
-      const int inside = index - group * group_size;
-      const int tokens = min(p.token_group, p.token_tiles - group * p.token_group);
-      s->row_tile = inside / tokens;
-      s->token_tile = group * p.token_group + inside - s->row_tile * tokens;
-      s->begin = 0;
-      s->end = p.cuts.k_blocks;
-      s->last = false;
-      index += gridDim.x;
-      return true;
-    }
-    if (position == stop) {
-      if (!kSerial) {
-        return false;  // blockIdx.y is the token tile
-      }
-      token_tile += gridDim.y;
-      if (token_tile >= p.token_tiles) {
-        return false;
-      }
-      restart(p);
-    }
-    s->row_tile = position / p.cuts.k_blocks;
-    s->token_tile = token_tile;
-    const int tile_begin = s->row_tile * p.cuts.k_blocks;
-    s->begin = position - tile_begin;
-    s->end = min(stop - tile_begin, p.cuts.k_blocks);
-    position = tile_begin + s->end;
-    s->last = position == stop;
-    return true;
-  }
-};
-
-/// Who contributes what to a shared tile. Part 0 is the sum of the pieces of the first block, the
-/// other parts are the pieces of the blocks after it.
-struct W4A16Sharing {
-  int first_block;
-  int blocks;
-  int parts;
-  int first_unit;  // of part 1
-
-  __device__ __forceinline__ W4A16Sharing(const W4A16Params& p, int row_tile) {
-    const int begin = row_tile * p.cuts.k_blocks;
-    const int last_unit = p.cuts.unit_of(begin + p.cuts.k_blocks - 1);
-    first_block = p.cuts.unit_of(begin) / p.units_per_block;
-    blocks = last_unit / p.units_per_block - first_block + 1;
-    first_unit = (first_block + 1) * p.units_per_block;
-    parts = 1 + max(0, last_unit + 1 - first_unit);
-  }
-  /// Workspace slot of a part: a unit's own, or the block's for its first pieces.
-  __device__ __forceinline__ int slot(const W4A16Params& p, int part) const {
-    return part == 0 ? p.cuts.units + first_block : first_unit + part - 1;
-  }
-};
-
 /// Position in the ring of stages.
 template <int kStages>
 struct RingPosition {
@@ -189,102 +112,12 @@ struct RingPosition {
   }
 };
 
-// ---- partial sums of shared tiles
-// ---------------------------------------------------------------------- A part is 2 x kChunks x
-// 128 x 16 bytes: warpgroup, chunk of 8 tokens, thread, its four accumulators. The thread that adds
-// them up has the same place in its block as the one that wrote them.
-
+/// The counter of a shared tile.
 template <class Config>
-__device__ __forceinline__ uint8_t* part_address(const W4A16Params& p,
-                                                 int thread,
-                                                 int token_tile,
-                                                 int slot) {
-  const int64_t part = static_cast<int64_t>(token_tile) * (p.cuts.units + gridDim.x) + slot;
-  return p.workspace + (part * 2 + thread / 128) * (Config::kChunks * 2048) + (thread % 128) * 16;
-}
-
-template <class Config>
-__device__ __forceinline__ void export_part(
-    const W4A16Params& p, int thread, int token_tile, int slot, const float* v) {
-  uint8_t* to = part_address<Config>(p, thread, token_tile, slot);
-#pragma unroll
-  for (int j = 0; j < Config::kChunks; ++j) {
-    __stcg(reinterpret_cast<float4*>(to + j * 2048),
-           make_float4(v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]));
-  }
-}
-
-/// Row of the tile that a thread's accumulators begin with: features 2r and 2r + 1 of its
-/// warp's 16.
-__device__ __forceinline__ int first_row(int thread) {
-  return thread / 32 * 16 + thread % 32 / 4 * 2;
-}
-
-/// Adds the parts of chunks first, first + step, ... of a tile in order and stores them.
-template <class Config>
-__device__ __forceinline__ void reduce_parts(const W4A16Params& p,
-                                             int thread,
-                                             int row_tile,
-                                             int token_tile,
-                                             const W4A16Sharing& sharing,
-                                             int first,
-                                             int step) {
-  constexpr int kWidth = Config::kReduceWidth;
-  constexpr int kDepth = Config::kReduceDepth;
-  W4A16Store<Config::kOutput> output;
-  output.load(p, row_tile * kTileRows + first_row(thread));
-  const int token0 = token_tile * Config::kTokens + thread % 4 * 2;
-  const bool plain = W4A16Store<Config::kOutput>::plain(p, row_tile);
-#pragma unroll 1
-  for (int j0 = first; j0 < Config::kChunks; j0 += kWidth * step) {
-    float4 sum[kWidth];
-    const uint8_t* from =
-        part_address<Config>(p, thread, token_tile, sharing.slot(p, 0)) + j0 * 2048;
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) {
-      if (j0 + w * step < Config::kChunks) {
-        sum[w] = __ldcg(reinterpret_cast<const float4*>(from + w * step * 2048));
-      }
-    }
-#pragma unroll 1
-    for (int i0 = 1; i0 < sharing.parts; i0 += kDepth) {
-      float4 part[kDepth][kWidth];
-#pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        const uint8_t* at =
-            part_address<Config>(p, thread, token_tile, sharing.slot(p, i0 + d)) + j0 * 2048;
-#pragma unroll
-        for (int w = 0; w < kWidth; ++w) {
-          if (i0 + d < sharing.parts && j0 + w * step < Config::kChunks) {
-            part[d][w] = __ldcg(reinterpret_cast<const float4*>(at + w * step * 2048));
-          }
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        if (i0 + d < sharing.parts) {
-#pragma unroll
-          for (int w = 0; w < kWidth; ++w) {
-            sum[w].x += part[d][w].x;
-            sum[w].y += part[d][w].y;
-            sum[w].z += part[d][w].z;
-            sum[w].w += part[d][w].w;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) {
-      if (j0 + w * step < Config::kChunks) {
-        const int token = token0 + 8 * (j0 + w * step);
-        if (plain) {
-          output.store_plain(p, token, sum[w]);
-        } else {
-          output.store(p, token, sum[w].x, sum[w].y, sum[w].z, sum[w].w);
-        }
-      }
-    }
-  }
+__device__ __forceinline__ uint32_t* shared_counter(const W4A16Params& p,
+                                                    int line_row,
+                                                    int token_tile) {
+  return p.counters + (Config::kTail ? 0 : token_tile * p.cuts.row_tiles) + line_row;
 }
 
 /// For tiles of which every block adds a slice: waits until all parts are there, adds this block's
@@ -292,10 +125,14 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
 template <class Config>
 __device__ __forceinline__ void reduce_slice(const W4A16Params& p,
                                              int thread,
-                                             int row_tile,
+                                             int line_row,
                                              int token_tile) {
-  const W4A16Sharing sharing(p, row_tile);
-  uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
+  const W4A16Sharing sharing(line_cuts<Config::kTail>(p), p.units_per_block, line_row);
+  uint32_t* counter = shared_counter<Config>(p, line_row, token_tile);
+  int row_tile = line_row;
+  if constexpr (Config::kTail) {
+    find_tile(p, p.first_tiles + line_row, &row_tile, &token_tile);
+  }
   if (thread == 0) {
     while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks)) {
     }
@@ -316,7 +153,7 @@ __device__ __forceinline__ void reduce_slice(const W4A16Params& p,
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4a16_sm90(
-    const __grid_constant__ W4A16Params p) {
+    const __grid_constant__ W4A16Sm90Params p) {
   constexpr int kStages = Config::kStages;
   constexpr int kBlocks = Config::kBlocks;
   constexpr int kTokens = Config::kTokens;
@@ -350,7 +187,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     RingPosition<kStages> ring;
     W4A16Segment s;
     if (warp == 8 && lane == 0) {
-      W4A16Walk<Config::kSerial> walk(p);
+      W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
       while (walk.next(p, &s)) {
         const uint8_t* from =
             p.packed +
@@ -374,7 +211,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     } else if (warp == 9 && lane == 0) {
       tensor_prefetch(&p.x_map);
       wait_for_previous_kernel();
-      W4A16Walk<Config::kSerial> walk(p);
+      W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
       while (walk.next(p, &s)) {
         const int token = s.token_tile * kTokens;
         for (int block = s.begin; block < s.end; block += kBlocks) {
@@ -425,7 +262,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     };
 
     RingPosition<kStages> ring;
-    W4A16Walk<Config::kSerial> walk(p);
+    W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
     W4A16Segment s;
     // Shared tiles to be added in slices at the end: the one that other blocks began, the one that
     // this block began.
@@ -608,7 +445,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
           }
           if constexpr (Config::kSerial) {
             if (s.begin != 0) {
-              export_part<Config>(p, keep_in_register(threadIdx.x), s.token_tile, unit, acc);
+              const int slot =
+                  Config::kTail ? unit + (s.line_row - s.row_tile) * p.line_pieces : unit;
+              export_part<Config>(p, keep_in_register(threadIdx.x), s.token_tile, slot, acc);
             } else {
 #pragma unroll
               for (int i = 0; i < Config::kAccumulators; ++i) {
@@ -627,14 +466,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
       const int thread = static_cast<int>(keep_in_register(threadIdx.x));
       const int row_tile = static_cast<int>(keep_in_register(s.row_tile));
       const int token_tile = static_cast<int>(keep_in_register(s.token_tile));
+      const int line_row =
+          Config::kTail ? static_cast<int>(keep_in_register(s.line_row)) : row_tile;
       float* result = acc;
       if constexpr (Config::kSerial) {
         result = total;
       }
       bool complete = !shared_tile;
       if (shared_tile) {
-        const W4A16Sharing sharing(p, row_tile);
-        uint32_t* counter = p.counters + token_tile * p.cuts.row_tiles + row_tile;
+        const W4A16Sharing sharing(line_cuts<Config::kTail>(p), p.units_per_block, line_row);
+        uint32_t* counter = shared_counter<Config>(p, line_row, token_tile);
         if (Config::kSlices && Config::kOwnerBlocks > 0 && s.begin == 0 &&
             sharing.blocks <= Config::kOwnerBlocks) {
           // Few others: this block has the first part in registers and waits for the rest.
@@ -645,8 +486,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
           named_barrier_sync(1, Config::kConsumers);
 #pragma unroll 1
           for (int part = 1; part < sharing.parts; ++part) {
-            const uint8_t* from =
-                part_address<Config>(p, thread, token_tile, sharing.slot(p, part));
+            const uint8_t* from = part_address<Config>(
+                p, thread, token_tile, sharing.slot(line_cuts<Config::kTail>(p), part));
             float4 v[Config::kChunks];
 #pragma unroll
             for (int j = 0; j < Config::kChunks; ++j) {
@@ -666,7 +507,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
           complete = true;
         } else {
           if (s.begin == 0) {
-            export_part<Config>(p, thread, token_tile, p.cuts.units + blockIdx.x, result);
+            const int slot = line_cuts<Config::kTail>(p).units + static_cast<int>(blockIdx.x);
+            export_part<Config>(p, thread, token_tile, slot, result);
           } else if constexpr (!Config::kSerial) {
             export_part<Config>(p, thread, token_tile, blockIdx.x, result);
           }
@@ -676,7 +518,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
               add_acquire_release(counter, 1);
             }
             if (sharing.blocks > Config::kOwnerBlocks) {
-              (s.begin != 0 ? head_tile : tail_tile) = row_tile;
+              (s.begin != 0 ? head_tile : tail_tile) = line_row;
             }
           } else {
             if (thread == 0) {
@@ -695,29 +537,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
         }
       }
       if (complete) {
-        W4A16Store<Config::kOutput> output;
-        output.load(p, row_tile * kTileRows + first_row(thread));
-        const int token0 = token_tile * kTokens + thread % 4 * 2;
-        const bool plain = W4A16Store<Config::kOutput>::plain(p, row_tile);
-        if (plain && (token_tile + 1) * kTokens <= p.m) {
-          output.template store_all<Config::kChunks>(p, token0, result);
-        } else if (plain) {
-#pragma unroll
-          for (int j = 0; j < Config::kChunks; ++j) {
-            const float* v = result + 4 * j;
-            output.store_plain(p, token0 + 8 * j, make_float4(v[0], v[1], v[2], v[3]));
-          }
-        } else {
-#pragma unroll
-          for (int j = 0; j < Config::kChunks; ++j) {
-            output.store(p,
-                         token0 + 8 * j,
-                         result[4 * j],
-                         result[4 * j + 1],
-                         result[4 * j + 2],
-                         result[4 * j + 3]);
-          }
-        }
+        store_tile<Config>(p, thread, row_tile, token_tile, result);
       }
       if constexpr (Config::kSlices) {
         if (s.last) {
@@ -746,6 +566,7 @@ struct W4A16Kernels {
   using Tokens64Slices = W4A16Config<64, 8, 1, 2, false, true, 104, kOutput>;
   using Tokens64Whole = W4A16Config<64, 8, 2, 1, true, true, 232, kOutput>;
   using Tokens128 = W4A16Config<128, 5, 2, 1, true, true, 232, kOutput>;
+  using Tokens128Mixed = W4A16Config<128, 5, 2, 1, true, true, 232, kOutput, true>;
 };
 
 }  // namespace nibble::cuda

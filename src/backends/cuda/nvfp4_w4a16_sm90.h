@@ -23,12 +23,14 @@ enum class W4A16Tile : uint8_t {
   Tokens128Whole,  // whole tiles, persistent
   Tokens32Slices,  // as Tokens32, parts added by all blocks of a tile and not by the last
   Tokens64Slices,
-  Tokens64Whole  // as Tokens128Whole, where those are too few to fill the device
+  Tokens64Whole,  // as Tokens128Whole, where those are too few to fill the device
+  Tokens128Mixed  // as Tokens128Whole, but the tiles of the last wave are shared by pieces of K
 };
-inline constexpr int kNumW4A16Tiles = 9;
+inline constexpr int kNumW4A16Tiles = 10;
 
 constexpr bool is_whole(W4A16Tile tile) {
-  return tile == W4A16Tile::Tokens128Whole || tile == W4A16Tile::Tokens64Whole;
+  return tile == W4A16Tile::Tokens128Whole || tile == W4A16Tile::Tokens64Whole ||
+         tile == W4A16Tile::Tokens128Mixed;
 }
 
 struct W4A16Plan {
@@ -40,6 +42,12 @@ struct W4A16Plan {
   // Above 0: so many rows are taken before, in a launch of whole tiles of 128 that fills the device
   // well, and the plan is for the rest.
   int64_t whole_rows = 0;
+  // Tokens128Mixed: so many tiles are taken whole, so many after them shared, by so many blocks.
+  int first_tiles = 0;
+  int line_tiles = 0;
+  int blocks = 0;
+  // sm80 only: the short ring of devices with little shared memory, for tests on large ones.
+  bool few_stages = false;
 };
 
 /// The tile for m rows on a GPU with `multiprocessors`. Pure: the measured table of the machine

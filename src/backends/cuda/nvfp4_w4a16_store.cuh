@@ -1,14 +1,15 @@
 #pragma once
-// nvfp4_w4a16_sm90: its parameters, and how accumulators become outputs.
+// The W4A16 kernels' common parameters, and how accumulators become outputs.
 
 #include <cstdint>
 
-#include <cuda.h>
 #include <cuda_bf16.h>
 
 #include "backends/cuda/device/activation.cuh"
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
+#include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "base/check.h"
 
 namespace nibble::cuda {
 
@@ -20,7 +21,6 @@ enum class W4A16Output : uint8_t {
 };
 
 struct W4A16Params {
-  CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
   const uint8_t* packed;
   const float* row_multiplier;
   const float* token_multiplier;  // [m], TokenScaled only
@@ -36,12 +36,51 @@ struct W4A16Params {
   int token_tiles;
   int token_group;
   bool whole_tiles;
-  bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
+  // Where the tiles of the last wave are shared: so many come before, and the line of the others.
+  int first_tiles;
+  W4A16Cuts line;
+  int line_pieces;  // of a tile
   bool y_is_f32;
   bool pairs_aligned;  // n, ldy and ldr even: two features are stored at once
-  uint64_t weight_policy;
   float swiglu_limit;  // 0: none
 };
+
+/// The parameters that are the call's, whatever the kernel and its tiles.
+inline void fill_common(const W4A16Args& args, W4A16Params* params) {
+  const auto aligned = [](const void* pointer, uintptr_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+  };
+  params->packed = static_cast<const uint8_t*>(args.packed);
+  params->row_multiplier = args.row_multiplier;
+  params->token_multiplier = args.token_multiplier;
+  params->y = args.y;
+  params->bias = static_cast<const __nv_bfloat16*>(args.bias);
+  params->residual = static_cast<const __nv_bfloat16*>(args.residual);
+  params->workspace = static_cast<uint8_t*>(args.workspace);
+  params->counters = args.counters;
+  params->ldy = args.ldy;
+  params->ldr = args.ldr;
+  params->m = static_cast<int>(args.m);
+  params->n = static_cast<int>(args.n);
+  params->cuts = w4a16_cuts(args.n, args.k);
+  params->y_is_f32 = args.y_is_f32;
+  params->pairs_aligned = args.n % 2 == 0 && args.ldy % 2 == 0 && args.ldr % 2 == 0 &&
+                          aligned(args.y, args.y_is_f32 ? 8 : 4) && aligned(args.residual, 4);
+  params->swiglu_limit = args.swiglu_limit;
+}
+
+/// What every kernel demands of a call.
+inline void check_w4a16_args(const W4A16Plan& plan, const W4A16Args& args) {
+  CHECK(args.k % 8 == 0 && args.ldx % 8 == 0, "x rows must be a multiple of 16 bytes");
+  CHECK(plan.workspace_bytes == 0 || (args.workspace != nullptr && args.counters != nullptr),
+        "this plan needs a workspace of ",
+        plan.workspace_bytes,
+        " bytes and counters");
+  CHECK(args.m < (1 << 30) && args.n < (1 << 30), "sizes beyond 32 bits");
+  CHECK(!args.swiglu || (args.n % 2 == 0 && !args.y_is_f32 && args.residual == nullptr &&
+                         args.token_multiplier == nullptr),
+        "swiglu takes pairs of rows and gives bf16");
+}
 
 __device__ __forceinline__ float bf16_to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
 

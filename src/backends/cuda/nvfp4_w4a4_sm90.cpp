@@ -65,7 +65,7 @@ Pieces pieces_of(const GemmDesc& desc) {
   return pieces;
 }
 
-Support supports(const GemmDesc& desc) { return supports_nvfp4_sm90(desc, kW4A4); }
+Support supports(const GemmDesc& desc) { return supports_nvfp4(desc, kW4A4, Needs::Hopper); }
 
 std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   const Device device{desc.device, 0};

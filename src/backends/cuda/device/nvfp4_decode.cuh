@@ -30,22 +30,36 @@ __device__ __forceinline__ uint32_t expand_scales(uint32_t word, uint32_t bias) 
 }
 
 /// codes * the low (high) half of pair, in both halves; the broadcast is an operand modifier of
-/// HMUL2.
+/// HMUL2. Before sm_90 there is no bf16 multiplication: a * b + -0 has the same bits.
 __device__ __forceinline__ uint32_t multiply_by_low(uint32_t codes, uint32_t pair) {
   uint32_t product;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  asm("{\n .reg .b16 l, h;\n .reg .b32 both;\n mov.b32 {l, h}, %2;\n mov.b32 both, {l, l};\n"
+      " fma.rn.bf16x2 %0, %1, both, %3;\n}"
+      : "=r"(product)
+      : "r"(codes), "r"(pair), "r"(0x80008000u));
+#else
   asm("{\n .reg .b16 l, h;\n .reg .b32 both;\n mov.b32 {l, h}, %2;\n mov.b32 both, {l, l};\n"
       " mul.rn.bf16x2 %0, %1, both;\n}"
       : "=r"(product)
       : "r"(codes), "r"(pair));
+#endif
   return product;
 }
 
 __device__ __forceinline__ uint32_t multiply_by_high(uint32_t codes, uint32_t pair) {
   uint32_t product;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  asm("{\n .reg .b16 l, h;\n .reg .b32 both;\n mov.b32 {l, h}, %2;\n mov.b32 both, {h, h};\n"
+      " fma.rn.bf16x2 %0, %1, both, %3;\n}"
+      : "=r"(product)
+      : "r"(codes), "r"(pair), "r"(0x80008000u));
+#else
   asm("{\n .reg .b16 l, h;\n .reg .b32 both;\n mov.b32 {l, h}, %2;\n mov.b32 both, {h, h};\n"
       " mul.rn.bf16x2 %0, %1, both;\n}"
       : "=r"(product)
       : "r"(codes), "r"(pair));
+#endif
   return product;
 }
 
