@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "quantize/pipeline.h"
 #include "quantize/report.h"
@@ -19,14 +20,42 @@ constexpr double kBytesPerGigabyte = 1e9;
 
 struct QuantizeFlags {
   quantize::QuantizeOptions options;
+  std::string recipe;
+  std::string calibration_path;
+  int64_t calibration_tokens = 16384;
+  std::string layout = "modelopt";
   double max_shard_gb = 4.0;
   bool json = false;
 };
 
-int run_quantize(const QuantizeFlags& flags) {
+Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
-  const auto report = quantize::quantize(options);
+  options.layout = TRY(quantize::parse_layout(flags.layout));
+  if (!flags.recipe.empty()) {
+    options.method = TRY(quantize::parse_method(flags.recipe));
+  } else if (!flags.calibration_path.empty()) {
+    options.method = quantize::Method::Full;
+  }
+  if (!flags.calibration_path.empty()) {
+    if (!quantize::needs_calibration(options.method)) {
+      return invalid("the recipe takes no calibration text", "--calib");
+    }
+    options.calibration = TRY(
+        read_calibration_tokens(flags.calibration_path, options.source, flags.calibration_tokens));
+    if (static_cast<int64_t>(options.calibration.size()) < flags.calibration_tokens) {
+      fmt::print(
+          stderr,
+          "nibble: notice: the calibration text has {} tokens, fewer than the {} asked for\n",
+          options.calibration.size(),
+          flags.calibration_tokens);
+    }
+  }
+  return quantize::quantize(options);
+}
+
+int run_quantize(const QuantizeFlags& flags) {
+  const auto report = quantize_with(flags);
   if (!report) {
     return report_error(report.error());
   }
@@ -48,6 +77,21 @@ void add_quantize(CLI::App& app, Action& action) {
       ->add_option(
           "destination", flags->options.destination, "directory to write; made when absent")
       ->required();
+  command->add_option("--recipe",
+                      flags->recipe,
+                      "max, four-over-six (the default), or with --calib sweep, gptq, full (the "
+                      "default there)");
+  command->add_option("--calib",
+                      flags->calibration_path,
+                      "calibration text: plain, or .jsonl with one {\"messages\": [...]} a line");
+  command->add_option("--calib-tokens", flags->calibration_tokens, "tokens of it that are used")
+      ->check(CLI::Range(int64_t{32}, int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_option("--layout", flags->layout, "modelopt or compressed-tensors")
+      ->capture_default_str();
+  command->add_flag("--weight-only",
+                    flags->options.weight_only,
+                    "store no input scales: the checkpoint asks for W4A16");
   command
       ->add_option("--exclude",
                    flags->options.exclude,

@@ -27,6 +27,7 @@ class Builder {
   Builder(const checkpoint::Checkpoint& checkpoint, const ModelOptions& options);
 
   const checkpoint::ModelConfig& config() const { return checkpoint_.config(); }
+  const ModelSlice& slice() const { return options_.slice; }
   int64_t context_length() const { return context_length_; }
   const ParameterStore& store() const { return *store_; }
 

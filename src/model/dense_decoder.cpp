@@ -20,13 +20,17 @@ class DenseDecoder final : public Model {
   DenseDecoder(Builder& builder, const DenseTraits& traits)
       : hidden_size_(builder.config().hidden_size) {
     const checkpoint::ModelConfig& c = builder.config();
-    embedding_ = builder.embedding("model.embed_tokens");
-    for (int64_t l = 0; l < c.num_hidden_layers; ++l) {
+    const ModelSlice& slice = builder.slice();
+    const int64_t end = slice.layer_end < 0 ? c.num_hidden_layers : slice.layer_end;
+    if (slice.embedding) {
+      embedding_ = builder.embedding("model.embed_tokens");
+    }
+    for (int64_t l = slice.layer_begin; l < end; ++l) {
       const std::string prefix = "model.layers." + std::to_string(l);
       Layer layer;
       layer.input_norm = builder.norm(prefix + ".input_layernorm", hidden_size_, "hidden_size");
       layer.attention = builder.attention(prefix + ".self_attn",
-                                          static_cast<size_t>(l),
+                                          static_cast<size_t>(l - slice.layer_begin),
                                           traits.qk_norm,
                                           traits.qkv_bias,
                                           traits.o_bias);
@@ -39,16 +43,28 @@ class DenseDecoder final : public Model {
       }
       layers_.push_back(layer);
     }
-    final_norm_ = builder.norm("model.norm", hidden_size_, "hidden_size");
-    head_ = builder.head("lm_head", "model.embed_tokens");
+    if (slice.head) {
+      final_norm_ = builder.norm("model.norm", hidden_size_, "hidden_size");
+      head_ = builder.head("lm_head", "model.embed_tokens");
+    }
   }
 
   void forward(Context& context, const BatchView& batch, const Tensor& hidden) const override {
     const Arena::Scope scope(context.arena);
-    const Shape shape{batch.tokens.shape[0], hidden_size_};
-    const Tensor residual = context.arena.take(DType::BF16, shape);
-    const Tensor x = context.arena.take(DType::BF16, shape);
-    embedding_(context, batch.tokens, residual);
+    const Tensor residual =
+        context.arena.take(DType::BF16, Shape{batch.tokens.shape[0], hidden_size_});
+    embed(context, batch.tokens, residual);
+    run_layers(context, batch, residual);
+    finish(context, residual, batch.rows, hidden);
+  }
+
+  void embed(Context& context, const Tensor& tokens, const Tensor& residual) const override {
+    embedding_(context, tokens, residual);
+  }
+
+  void run_layers(Context& context, const BatchView& batch, const Tensor& residual) const override {
+    const Arena::Scope scope(context.arena);
+    const Tensor x = context.arena.take(DType::BF16, residual.shape);
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
       if (l == 0) {
@@ -60,9 +76,17 @@ class DenseDecoder final : public Model {
       layer.post_attention_norm.add(context, x, residual, x);
       std::visit([&](const auto& ffn) { ffn(context, x, x); }, layer.ffn);
     }
-    if (context.runs() && batch.rows.shape[0] > 0) {
+    if (context.runs() && !layers_.empty()) {
       context.ops.add(residual, x, context.stream);
-      context.ops.gather_rows(residual, batch.rows, hidden, context.stream);
+    }
+  }
+
+  void finish(Context& context,
+              const Tensor& residual,
+              const Tensor& rows,
+              const Tensor& hidden) const override {
+    if (context.runs() && rows.shape[0] > 0) {
+      context.ops.gather_rows(residual, rows, hidden, context.stream);
       final_norm_(context, hidden, hidden);
     }
   }

@@ -1,5 +1,7 @@
 #include "model/layers.h"
 
+#include "model/observer.h"
+
 namespace nibble::model {
 
 void Linear::operator()(Context& context, const Tensor& x, const Tensor& y) const {
@@ -13,6 +15,9 @@ void Linear::operator()(Context& context, const Tensor& x, const Tensor& y) cons
   }
   if (!context.runs()) {
     return;
+  }
+  if (context.observer != nullptr) {
+    context.observer->linear(store_->linear(id_), x);
   }
   args.packed = store_->slots(id_);
   args.bias = store_->bias(id_);
@@ -90,6 +95,9 @@ void Attention::operator()(Context& context,
     if (context.runs()) {
       const KvLayer& cache = batch.kv[layer];
       context.ops.rope(q, k, batch.positions, store->tensor(rope_table), context.stream);
+      if (context.observer != nullptr) {
+        context.observer->attention(qkv.spec(), desc, q, k, x);
+      }
       context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
       args.q = q;
       args.k_cache = cache.k;

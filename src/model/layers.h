@@ -21,6 +21,7 @@ class Linear {
       : store_(&store), id_(id), desc_(desc), gemm_(gemm) {}
 
   void operator()(Context& context, const Tensor& x, const Tensor& y) const;
+  const LinearSpec& spec() const { return store_->linear(id_); }
   int64_t n() const { return desc_.n; }
   int64_t k() const { return desc_.k; }
 

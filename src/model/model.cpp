@@ -127,7 +127,9 @@ Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
   Builder builder(checkpoint, options);
   std::unique_ptr<Model> model = architecture->make(builder);
   TRY(builder.finish());
-  TRY(builder.refuse_unread_weights());
+  if (options.slice.whole()) {
+    TRY(builder.refuse_unread_weights());
+  }
 
   ModelFacts& facts = model->facts_;
   facts.isa = options.isa;
@@ -139,7 +141,9 @@ Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
   facts.attention_kernels = builder.kernels(Builder::Op::Attention);
   facts.vocab_size = config.vocab_size;
   facts.context_length = builder.context_length();
-  facts.layers = config.num_hidden_layers;
+  facts.layers =
+      (options.slice.layer_end < 0 ? config.num_hidden_layers : options.slice.layer_end) -
+      options.slice.layer_begin;
   facts.kv_heads = config.num_key_value_heads;
   facts.head_dim = config.head_dim;
   for (int64_t id : config.eos_token_ids) {
@@ -161,6 +165,15 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
   TRY(model->parameters_->seal(stream));
   TRY(model->parameters_->load(opened.checkpoint, stream, progress));
   model->first_source_ = std::move(opened.source);
+  return model;
+}
+
+Result<std::unique_ptr<Model>> load_slice(const Checkpoint& checkpoint,
+                                          const ModelOptions& options,
+                                          Stream stream) {
+  std::unique_ptr<Model> model = TRY(declare_model(checkpoint, options));
+  TRY(model->parameters_->seal(stream));
+  TRY(model->parameters_->load(checkpoint, stream, {}));
   return model;
 }
 

@@ -23,6 +23,15 @@
 
 namespace nibble::model {
 
+// The part of a model that is built: for tools that go through a model layer by layer.
+struct ModelSlice {
+  bool embedding = true;
+  int64_t layer_begin = 0;
+  int64_t layer_end = -1;  // -1: all layers from layer_begin on
+  bool head = true;        // the last norm and the output head
+  bool whole() const { return embedding && layer_begin == 0 && layer_end < 0 && head; }
+};
+
 struct ModelOptions {
   Device device;
   int isa = 0;  // CpuIsa on the CPU, 10 * major + minor on CUDA
@@ -32,6 +41,7 @@ struct ModelOptions {
   std::string attention_backend = "auto";
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
+  ModelSlice slice;
 };
 
 struct ModelFacts {  // fixed after load
@@ -69,14 +79,17 @@ struct BatchView {
   Tensor kv_lens;               // [seqs] i32, after this step
   Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted
   bool decode = false;          // every sequence has one token
-  std::span<const KvLayer> kv;  // one per layer
+  std::span<const KvLayer> kv;  // one per layer of the slice
 };
+
+class Observer;
 
 // What a layer runs with. While the arena measures, nothing is run.
 struct Context {
   Arena& arena;
   Stream stream;
   const SmallOps& ops;
+  Observer* observer = nullptr;  // of calibration, see model/observer.h
   bool runs() const { return !arena.measuring(); }
 };
 
@@ -117,6 +130,18 @@ class Model {
   virtual void logits(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
   virtual int64_t hidden_size() const = 0;
 
+  // The pieces of forward(), for slices: embed(), then run_layers() of every layer, then finish()
+  // give the same bits. residual: [tokens, hidden] bf16.
+  virtual void embed(Context& context, const Tensor& tokens, const Tensor& residual) const = 0;
+  virtual void run_layers(Context& context,
+                          const BatchView& batch,
+                          const Tensor& residual) const = 0;
+  // hidden: [rows, hidden] bf16, normalised.
+  virtual void finish(Context& context,
+                      const Tensor& residual,
+                      const Tensor& rows,
+                      const Tensor& hidden) const = 0;
+
   // Reads and checks the checkpoint in `directory` against this model; changes nothing.
   Result<StagedWeights> stage(const std::string& directory,
                               Stream stream,
@@ -136,6 +161,9 @@ class Model {
                                                    const ModelOptions&,
                                                    Stream,
                                                    const ParameterStore::Progress&);
+  friend Result<std::unique_ptr<Model>> load_slice(const checkpoint::Checkpoint&,
+                                                   const ModelOptions&,
+                                                   Stream);
   ModelFacts facts_;
   std::unique_ptr<ParameterStore> parameters_;  // layers point to it
   // Of the checkpoint it was declared from: later checkpoints must agree.
@@ -153,5 +181,11 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const ModelOptions& options,
                                           Stream stream,
                                           const ParameterStore::Progress& progress = {});
+
+// The part of a model that options.slice names, from an open checkpoint. Manifests are not looked
+// at.
+Result<std::unique_ptr<Model>> load_slice(const checkpoint::Checkpoint& checkpoint,
+                                          const ModelOptions& options,
+                                          Stream stream);
 
 }  // namespace nibble::model

@@ -1,5 +1,7 @@
 #include "model/moe_block.h"
 
+#include "model/observer.h"
+
 namespace nibble::model {
 
 void Experts::operator()(Context& context,
@@ -15,6 +17,9 @@ void Experts::operator()(Context& context,
   }
   if (!context.runs()) {
     return;
+  }
+  if (context.observer != nullptr) {
+    context.observer->experts(store_->experts(id_), x, ids);
   }
   args.x = x;
   args.ids = ids;

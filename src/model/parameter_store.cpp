@@ -183,6 +183,16 @@ std::span<const Tensor> ParameterStore::slots(Id id) const {
   return entry.linear.bias ? all.first(all.size() - 1) : all;
 }
 
+const LinearSpec& ParameterStore::linear(Id id) const {
+  DCHECK(entries_[id].kind == Kind::Linear, "not a linear: ", entries_[id].name());
+  return entries_[id].linear;
+}
+
+const ExpertsSpec& ParameterStore::experts(Id id) const {
+  DCHECK(entries_[id].kind == Kind::Experts, "not experts: ", entries_[id].name());
+  return entries_[id].experts;
+}
+
 Tensor ParameterStore::bias(Id id) const {
   const Entry& entry = entries_[id];
   return entry.linear.bias ? entry.slots.back() : Tensor{};

@@ -105,8 +105,10 @@ class ParameterStore {
 
   // ---- reading; valid after seal(), the same addresses after every commit() ----
   std::span<const Tensor> slots(Id id) const;  // of a linear, without its bias, or of experts
-  Tensor bias(Id id) const;                    // empty when there is none
-  Tensor tensor(Id id) const;                  // of a plain or derived tensor
+  const LinearSpec& linear(Id id) const;
+  const ExpertsSpec& experts(Id id) const;
+  Tensor bias(Id id) const;    // empty when there is none
+  Tensor tensor(Id id) const;  // of a plain or derived tensor
   size_t size_bytes() const { return size_bytes_; }
   size_t linear_bytes() const;  // of the matrices that a step of one token reads
   bool resident() const { return memory_.data() != nullptr; }

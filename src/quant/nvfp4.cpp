@@ -11,7 +11,8 @@ namespace nibble::quant {
 
 namespace {
 
-constexpr float kMaxProduct = 6.0f * 448.0f;    // E2M1 max times E4M3 max
+constexpr float kMaxProduct = 6.0f * 448.0f;  // E2M1 max times E4M3 max
+constexpr float kFourOverSixProduct = 6.0f * 256.0f;
 constexpr float kMinBlockScale = 0.001953125f;  // 2^-9, the smallest E4M3 above zero
 
 // The sign bit is set iff the value is below zero, so a tiny negative becomes -0 (code 8) and -0.0
@@ -24,6 +25,18 @@ uint8_t encode_value(float scaled, bool negative) {
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
+
+Nvfp4Matrix empty_matrix(int64_t rows, int64_t cols, float global_scale) {
+  CHECK(cols % kBlockSize == 0, "cols must be a multiple of 16, got ", cols);
+  CHECK(global_scale > 0.0f, "the global scale must be positive, got ", global_scale);
+  Nvfp4Matrix matrix;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.global_scale = global_scale;
+  matrix.codes.resize(static_cast<size_t>(rows * cols / 2));
+  matrix.block_scales.resize(static_cast<size_t>(rows * cols / kBlockSize));
+  return matrix;
+}
 
 float global_scale_from_amax(float amax) {
   const float scale = amax / kMaxProduct;
@@ -65,18 +78,47 @@ uint8_t encode_block(const float* values, float global_scale, uint8_t* codes) {
   return scale_code;
 }
 
+float four_over_six_global_scale(float amax) {
+  const float scale = amax / kFourOverSixProduct;
+  return scale > 0.0f ? scale : 1.0f;
+}
+
+uint8_t encode_block_four_over_six(const float* values, float global_scale, uint8_t* codes) {
+  float amax = 0.0f;
+  for (int64_t i = 0; i < kBlockSize; ++i) {
+    amax = std::max(amax, std::fabs(values[i]));
+  }
+  uint8_t best_scale = 0;
+  float best_error = 0.0f;
+  for (const float target : {6.0f, 4.0f}) {
+    const float ratio = std::clamp(amax / (target * global_scale), kMinBlockScale, kE4m3Max);
+    const uint8_t scale_code = float_to_e4m3(ratio);
+    const float divisor = e4m3_to_float(scale_code) * global_scale;
+    uint8_t candidate[kBlockSize];
+    float error = 0.0f;
+    for (int64_t i = 0; i < kBlockSize; ++i) {
+      const float magnitude = std::fabs(values[i]);
+      const uint8_t code = divisor > 0.0f ? float_to_e2m1(magnitude / divisor) : uint8_t{0};
+      const float difference = magnitude - e2m1_to_float(code) * divisor;
+      error += difference * difference;
+      candidate[i] = static_cast<uint8_t>(code | (code != 0 && values[i] < 0.0f ? 8 : 0));
+    }
+    if (best_scale == 0 || error < best_error) {
+      best_scale = scale_code;
+      best_error = error;
+      for (int64_t i = 0; i < kBlockSize; i += 2) {
+        codes[i / 2] = static_cast<uint8_t>(candidate[i] | (candidate[i + 1] << 4));
+      }
+    }
+  }
+  return best_scale;
+}
+
 Nvfp4Matrix encode(std::span<const float> values, int64_t rows, int64_t cols, float global_scale) {
-  CHECK(cols % kBlockSize == 0, "cols must be a multiple of 16, got ", cols);
   CHECK(static_cast<int64_t>(values.size()) == rows * cols,
         "expected rows * cols values, got ",
         values.size());
-  CHECK(global_scale > 0.0f, "the global scale must be positive, got ", global_scale);
-  Nvfp4Matrix matrix;
-  matrix.rows = rows;
-  matrix.cols = cols;
-  matrix.global_scale = global_scale;
-  matrix.codes.resize(static_cast<size_t>(rows * cols / 2));
-  matrix.block_scales.resize(static_cast<size_t>(rows * cols / kBlockSize));
+  Nvfp4Matrix matrix = empty_matrix(rows, cols, global_scale);
   for (size_t block = 0; block < matrix.block_scales.size(); ++block) {
     matrix.block_scales[block] =
         encode_block(values.data() + block * kBlockSize, global_scale, &matrix.codes[block * 8]);

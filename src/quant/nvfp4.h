@@ -24,6 +24,9 @@ struct Nvfp4Matrix {
   float global_scale = 1.0f;
 };
 
+// A matrix of this size to be filled.
+Nvfp4Matrix empty_matrix(int64_t rows, int64_t cols, float global_scale);
+
 // amax / (6 * 448); 1 for an all-zero tensor (the one deviation from the reference, which gives 0
 // and then NaN).
 float global_scale_from_amax(float amax);
@@ -33,6 +36,13 @@ Result<float> finite_amax(std::span<const float> values);
 
 // One block of 16 in the compat arithmetic: returns the scale code, writes 8 bytes of codes.
 uint8_t encode_block(const float* values, float global_scale, uint8_t* codes);
+
+// Four-over-six (Cook et al., arXiv 2512.02010): the block maximum goes to 6 or to 4, whichever
+// leaves the smaller sum of squared errors; 6 when they are equal. The global scale leaves room for
+// the larger block scale that 4 needs: amax / (6 * 256); 1 for an all-zero tensor.
+float four_over_six_global_scale(float amax);
+// One block: returns the scale code, 1 for a block of zeros, and writes 8 bytes of codes, none -0.
+uint8_t encode_block_four_over_six(const float* values, float global_scale, uint8_t* codes);
 
 // values: [rows, cols], cols a multiple of 16, all finite. global_scale > 0.
 Nvfp4Matrix encode(std::span<const float> values, int64_t rows, int64_t cols, float global_scale);

@@ -1,6 +1,7 @@
 #include "quantize/encode.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -24,20 +25,39 @@ struct RowStatistics {
   double max_error = 0;
   int64_t zero_blocks = 0;
   int64_t smallest_scale = 0;
+  std::array<int64_t, 16> exponents{};
 };
 
-RowStatistics encode_row(std::span<const float> values,
-                         float global_scale,
-                         uint8_t* codes,
-                         uint8_t* scales) {
+void encode_row(Method method,
+                std::span<const float> values,
+                float global_scale,
+                uint8_t* codes,
+                uint8_t* scales) {
+  const auto blocks = static_cast<int64_t>(values.size()) / quant::kBlockSize;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float* value = values.data() + block * quant::kBlockSize;
+    uint8_t* code = codes + block * quant::kBlockSize / 2;
+    scales[block] = method == Method::Max
+                        ? quant::encode_block(value, global_scale, code)
+                        : quant::encode_block_four_over_six(value, global_scale, code);
+  }
+}
+
+RowStatistics measure_row(std::span<const float> values,
+                          float global_scale,
+                          const uint8_t* codes,
+                          const uint8_t* scales) {
   RowStatistics statistics;
   float decoded[quant::kBlockSize];
   const auto blocks = static_cast<int64_t>(values.size()) / quant::kBlockSize;
   for (int64_t block = 0; block < blocks; ++block) {
     const float* value = values.data() + block * quant::kBlockSize;
-    uint8_t* code = codes + block * quant::kBlockSize / 2;
-    scales[block] = quant::encode_block(value, global_scale, code);
-    quant::decode(code, scales + block, global_scale, 1, quant::kBlockSize, decoded);
+    quant::decode(codes + block * quant::kBlockSize / 2,
+                  scales + block,
+                  global_scale,
+                  1,
+                  quant::kBlockSize,
+                  decoded);
     bool zero = true;
     for (int64_t i = 0; i < quant::kBlockSize; ++i) {
       const double error = std::fabs(static_cast<double>(value[i]) - decoded[i]);
@@ -48,6 +68,7 @@ RowStatistics encode_row(std::span<const float> values,
     }
     statistics.zero_blocks += zero ? 1 : 0;
     statistics.smallest_scale += !zero && scales[block] == kSmallestScaleCode ? 1 : 0;
+    ++statistics.exponents[scales[block] >> 3];
   }
   return statistics;
 }
@@ -121,28 +142,61 @@ Result<float> weight_amax(const SourceWeight& weight, ThreadPool& pool) {
   return *std::max_element(amax.begin(), amax.end());
 }
 
-Encoded encode_weight(const SourceWeight& weight,
-                      float amax,
-                      float global_scale,
-                      ThreadPool& pool) {
+float global_scale_of(Method method, float amax) {
+  return method == Method::FourOverSix ? quant::four_over_six_global_scale(amax)
+                                       : quant::global_scale_from_amax(amax);
+}
+
+std::vector<float> SourceWeight::values() const {
+  std::vector<float> all(static_cast<size_t>(info_.n * info_.k));
+  for (int64_t i = 0; i < info_.n; ++i) {
+    row(i, std::span(all).subspan(static_cast<size_t>(i * info_.k), static_cast<size_t>(info_.k)));
+  }
+  return all;
+}
+
+void SourceWeight::replace(const std::vector<float>& values) {
+  dtype_ = DType::F32;
+  bytes_.resize(values.size() * sizeof(float));
+  std::memcpy(bytes_.data(), values.data(), bytes_.size());
+}
+
+Encoded encode_weight(
+    const SourceWeight& weight, Method method, float amax, float global_scale, ThreadPool& pool) {
   const LinearInfo& info = weight.info();
   Encoded result;
-  result.matrix.rows = info.n;
-  result.matrix.cols = info.k;
-  result.matrix.global_scale = global_scale;
-  const int64_t code_bytes = info.k / 2;
-  const int64_t blocks = info.k / quant::kBlockSize;
-  result.matrix.codes.resize(static_cast<size_t>(info.n * code_bytes));
-  result.matrix.block_scales.resize(static_cast<size_t>(info.n * blocks));
+  result.matrix = quant::empty_matrix(info.n, info.k, global_scale);
+  pool.parallel_for(info.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    std::vector<float> values(static_cast<size_t>(info.k));
+    for (int64_t row = begin; row < end; ++row) {
+      weight.row(row, values);
+      encode_row(method,
+                 values,
+                 global_scale,
+                 result.matrix.codes.data() + row * info.k / 2,
+                 result.matrix.block_scales.data() + row * info.k / quant::kBlockSize);
+    }
+  });
+  result.report = report_of(weight, amax, result.matrix, pool);
+  result.report.method = method;
+  return result;
+}
+
+TensorReport report_of(const SourceWeight& weight,
+                       float amax,
+                       const quant::Nvfp4Matrix& matrix,
+                       ThreadPool& pool) {
+  const LinearInfo& info = weight.info();
   std::vector<RowStatistics> rows(static_cast<size_t>(info.n));
   pool.parallel_for(info.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     std::vector<float> values(static_cast<size_t>(info.k));
     for (int64_t row = begin; row < end; ++row) {
       weight.row(row, values);
-      rows[static_cast<size_t>(row)] = encode_row(values,
-                                                  global_scale,
-                                                  result.matrix.codes.data() + row * code_bytes,
-                                                  result.matrix.block_scales.data() + row * blocks);
+      rows[static_cast<size_t>(row)] =
+          measure_row(values,
+                      matrix.global_scale,
+                      matrix.codes.data() + row * info.k / 2,
+                      matrix.block_scales.data() + row * info.k / quant::kBlockSize);
     }
   });
   RowStatistics total;
@@ -152,19 +206,23 @@ Encoded encode_weight(const SourceWeight& weight,
     total.max_error = std::max(total.max_error, row.max_error);
     total.zero_blocks += row.zero_blocks;
     total.smallest_scale += row.smallest_scale;
+    for (size_t i = 0; i < total.exponents.size(); ++i) {
+      total.exponents[i] += row.exponents[i];
+    }
   }
-  TensorReport& report = result.report;
+  TensorReport report;
   report.module = info.module;
   report.n = info.n;
   report.k = info.k;
   report.amax = amax;
-  report.global_scale = global_scale;
+  report.global_scale = matrix.global_scale;
   report.relative_error =
       total.value_squared > 0 ? std::sqrt(total.error_squared / total.value_squared) : 0.0;
   report.max_error = total.max_error;
   report.zero_blocks = total.zero_blocks;
   report.smallest_scale = total.smallest_scale;
-  return result;
+  report.scale_exponents = total.exponents;
+  return report;
 }
 
 }  // namespace nibble::quantize

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "quant/nvfp4.h"
+#include "quantize/method.h"
 #include "quantize/report.h"
 
 namespace nibble::quantize {
@@ -20,8 +21,17 @@ class SourceWeight {
                                    const checkpoint::LinearInfo& info);
   const checkpoint::LinearInfo& info() const { return info_; }
   void row(int64_t index, std::span<float> out) const;  // out: [k]
+  std::vector<float> values() const;                    // [n][k]
+  // Replaces the values: change(values) with the [n][k] of before.
+  template <typename Change>
+  void change(Change&& change) {
+    std::vector<float> all = values();
+    change(all);
+    replace(all);
+  }
 
  private:
+  void replace(const std::vector<float>& values);
   checkpoint::LinearInfo info_;
   DType dtype_ = DType::BF16;
   std::vector<std::byte> bytes_;
@@ -35,6 +45,15 @@ struct Encoded {
   quant::Nvfp4Matrix matrix;
   TensorReport report;
 };
-Encoded encode_weight(const SourceWeight& weight, float amax, float global_scale, ThreadPool& pool);
+// amax / 2688, or with room for four-over-six.
+float global_scale_of(Method method, float amax);
+// What encoding did to a weight.
+TensorReport report_of(const SourceWeight& weight,
+                       float amax,
+                       const quant::Nvfp4Matrix& matrix,
+                       ThreadPool& pool);
+// Without statistics: Max or FourOverSix.
+Encoded encode_weight(
+    const SourceWeight& weight, Method method, float amax, float global_scale, ThreadPool& pool);
 
 }  // namespace nibble::quantize

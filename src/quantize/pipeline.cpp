@@ -4,29 +4,41 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/cpu_info.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "base/version.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/convert.h"
-#include "quantize/encode.h"
+#include "quantize/assemble.h"
+#include "quantize/calibrate.h"
+#include "quantize/folds.h"
 #include "quantize/plan.h"
 #include "quantize/recipe.h"
-#include "quantize/write.h"
+#include "quantize/unit.h"
+#include "quantize/work_folder.h"
 
 namespace nibble::quantize {
 
+namespace json = boost::json;
 using checkpoint::Checkpoint;
 using checkpoint::LinearInfo;
-using checkpoint::SafetensorsWriter;
 
 namespace {
 
-constexpr uint64_t kCopyBytes = uint64_t{64} << 20;
+// Raised whenever the bits of a result change: an unfinished run of another version is not resumed.
+constexpr int kRunFormat = 1;
+// Shares of a layer's progress: the forward, and rounding its weights.
+constexpr uint64_t kForwardShare = 2;
+constexpr uint64_t kRoundingShare = 1;
 
 Result<void> check_destination(const QuantizeOptions& options, uint64_t output_bytes) {
   for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
@@ -36,77 +48,45 @@ Result<void> check_destination(const QuantizeOptions& options, uint64_t output_b
     }
   }
   std::error_code error;
-  std::filesystem::create_directories(options.destination, error);
+  std::filesystem::path parent = std::filesystem::absolute(options.destination).parent_path();
+  std::filesystem::create_directories(parent, error);
   if (error) {
-    return invalid("cannot create the directory: " + error.message(), options.destination);
+    return invalid("cannot create the directory: " + error.message(), parent.string());
   }
-  const auto space = std::filesystem::space(options.destination, error);
+  const auto space = std::filesystem::space(parent, error);
   if (!error && space.available < output_bytes) {
-    return invalid("needs " + std::to_string(output_bytes) + " bytes, the disk has " +
-                       std::to_string(space.available) + " free",
+    return invalid("no space left: needs " + std::to_string(output_bytes) +
+                       " bytes, the disk has " + std::to_string(space.available) + " free",
                    options.destination);
   }
   return {};
 }
 
-Result<void> copy_tensor(const Checkpoint& source,
-                         const std::string& name,
-                         SafetensorsWriter& writer) {
-  const uint64_t size_bytes = source.find(name)->size_bytes;
-  std::vector<std::byte> buffer(std::min(size_bytes, kCopyBytes));
-  if (size_bytes == 0) {
-    writer.append_part(name, {});
+// What a run's bits depend on.
+std::string describe_run(const QuantizeOptions& options, const Checkpoint& source) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a of the token ids
+  for (const int32_t token : options.calibration) {
+    hash = (hash ^ static_cast<uint32_t>(token)) * 0x100000001b3u;
   }
-  for (uint64_t offset = 0; offset < size_bytes; offset += buffer.size()) {
-    const auto part =
-        std::span(buffer).first(std::min<uint64_t>(buffer.size(), size_bytes - offset));
-    TRY(source.read_part(name, offset, part));
-    writer.append_part(name, part);
+  json::array files;
+  for (const checkpoint::SafetensorsFile& file : source.files()) {
+    const FileStamp& stamp = file.file().stamp();
+    files.push_back(json::object{
+        {"file", file.path()}, {"bytes", stamp.size_bytes}, {"modified_ns", stamp.modified_ns}});
   }
-  return {};
-}
-
-Result<void> write_group(const Checkpoint& source,
-                         const Unit& unit,
-                         ThreadPool& pool,
-                         SafetensorsWriter& writer,
-                         QuantizeReport& report) {
-  std::vector<SourceWeight> weights;
-  std::vector<float> amax;
-  for (const LinearInfo& info : unit.linears) {
-    weights.push_back(TRY(SourceWeight::read(source, info)));
-    amax.push_back(TRY(weight_amax(weights.back(), pool)));
+  json::array excluded;
+  for (const std::string& pattern : options.exclude) {
+    excluded.emplace_back(pattern);
   }
-  const float global_scale =
-      quant::global_scale_from_amax(*std::max_element(amax.begin(), amax.end()));
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const std::string& module = unit.linears[i].module;
-    Encoded encoded = encode_weight(weights[i], amax[i], global_scale, pool);
-    writer.append(module + ".weight", std::as_bytes(std::span(encoded.matrix.codes)));
-    writer.append(module + ".weight_scale", std::as_bytes(std::span(encoded.matrix.block_scales)));
-    writer.append(module + ".weight_scale_2", std::as_bytes(std::span(&global_scale, 1)));
-    report.tensors.push_back(std::move(encoded.report));
-  }
-  return {};
-}
-
-Result<void> write_unit(const Checkpoint& source,
-                        const Unit& unit,
-                        ThreadPool& pool,
-                        SafetensorsWriter& writer,
-                        QuantizeReport& report) {
-  if (!unit.linears.empty()) {
-    return write_group(source, unit, pool, writer, report);
-  }
-  if (unit.convert) {
-    const std::vector<float> values = TRY(source.read_weight(*unit.convert));
-    const auto bytes = std::as_bytes(std::span(values));
-    writer.append(unit.tensor,
-                  TRY(checkpoint::convert_floats(
-                      {bytes.begin(), bytes.end()}, DType::F32, DType::BF16, unit.tensor)));
-    return {};
-  }
-  return copy_tensor(source, unit.tensor, writer);
+  return json::serialize(json::object{{"format", kRunFormat},
+                                      {"version", kVersion},
+                                      {"cpu", to_string(detect_cpu_isa())},
+                                      {"recipe", to_string(options.method)},
+                                      {"exclude", std::move(excluded)},
+                                      {"tokens", options.calibration.size()},
+                                      {"token_hash", hash},
+                                      {"files", std::move(files)},
+                                      {"config", source.config().raw}});
 }
 
 std::vector<std::string> excluded_modules(const Plan& plan, const Checkpoint& source) {
@@ -123,22 +103,195 @@ std::vector<std::string> excluded_modules(const Plan& plan, const Checkpoint& so
   return names;
 }
 
-void write_configs(const QuantizeOptions& options,
-                   const Checkpoint& source,
-                   const Plan& plan,
-                   const std::map<std::string, std::string>& weight_map,
-                   const QuantizeReport& report) {
-  const std::string folder = options.destination + "/";
+// Units by the step that makes them: their layer, then one step for those outside of layers.
+std::map<int64_t, std::vector<const Unit*>> steps_of(const Plan& plan, int64_t num_layers) {
+  std::map<int64_t, std::vector<const Unit*>> steps;
+  for (const auto& shard : plan.shards) {
+    for (const Unit& unit : shard) {
+      if (!unit.linears.empty()) {
+        const int64_t layer = layer_index(unit.linears.front().module);
+        steps[layer < 0 ? num_layers : layer].push_back(&unit);
+      }
+    }
+  }
+  return steps;
+}
+
+std::string layer_prefix(std::string_view module) {
+  const size_t at = module.find("layers.") + std::string_view("layers.").size();
+  return std::string(module.substr(0, module.find('.', at)));
+}
+
+class Run {
+ public:
+  Run(const QuantizeOptions& options, const Checkpoint& source, const Plan& plan, WorkFolder work)
+      : options_(options),
+        source_(source),
+        steps_(steps_of(plan, source.config().num_hidden_layers)),
+        work_(std::move(work)),
+        pool_(options.num_threads > 0 ? options.num_threads : num_usable_cpus()) {}
+
+  const WorkFolder& work() const { return work_; }
+  int64_t calibration_tokens() const { return calibrator_ ? calibrator_->num_tokens() : 0; }
+
+  Result<void> quantize_all() {
+    int64_t first = steps_.begin()->first;
+    if (needs_calibration(options_.method)) {
+      calibrator_ = TRY(
+          Calibrator::create(source_, options_.calibration, options_.method, pool_.num_threads()));
+      first = TRY(resume());
+    }
+    const int64_t last = steps_.rbegin()->first;
+    if (options_.show_progress) {
+      progress_.emplace("quantizing", static_cast<uint64_t>(last - first + 1) * kLayerUnits, "");
+    }
+    for (int64_t step = first; step <= last; ++step) {
+      if (options_.stop.stop_requested()) {
+        return fail(ErrorCode::Cancelled, "stopped; the same command goes on", work_.path());
+      }
+      TRY(run_step(step));
+    }
+    if (progress_) {
+      progress_->finish();
+    }
+    return {};
+  }
+
+ private:
+  static constexpr uint64_t kLayerUnits = 300;
+
+  // The first step that is still to be done: everything before it has its results, and the hidden
+  // states are as they were after it.
+  Result<int64_t> resume() {
+    const int64_t layers = source_.config().num_hidden_layers;
+    for (int64_t step = layers - 1; step >= 0; --step) {
+      bool all = work_.has_hidden(step);
+      for (const auto& [needed, units] : steps_) {
+        all = all && (needed > step || work_.has(needed));
+      }
+      if (all) {
+        TRY(calibrator_->restore(TRY(work_.read_hidden(step))));
+        return step + 1;
+      }
+    }
+    return 0;
+  }
+
+  Result<void> run_step(int64_t step) {
+    const auto found = steps_.find(step);
+    const bool layer = step < source_.config().num_hidden_layers;
+    LayerStatistics statistics;
+    if (calibrator_ && layer) {
+      std::set<std::string, std::less<>> wanted;
+      if (found != steps_.end()) {
+        for (const Unit* unit : found->second) {
+          wanted.insert(scale_group(unit->linears.front().module));
+        }
+      }
+      uint64_t shown = 0;
+      statistics = TRY(calibrator_->run_layer(step, wanted, [&](int64_t tokens) {
+        const uint64_t now = kLayerUnits * kForwardShare / (kForwardShare + kRoundingShare) *
+                             static_cast<uint64_t>(tokens) /
+                             static_cast<uint64_t>(calibrator_->num_tokens());
+        advance(now - shown);
+        shown = now;
+      }));
+    }
+    if (found != steps_.end() && !work_.has(step)) {
+      work_.store(step,
+                  TRY(quantize_step(found->second, calibrator_ && layer ? &statistics : nullptr)));
+    }
+    if (calibrator_ && layer) {
+      work_.store_hidden(step, calibrator_->hidden());
+      advance(kLayerUnits * kRoundingShare / (kForwardShare + kRoundingShare));
+    } else {
+      advance(kLayerUnits);
+    }
+    return {};
+  }
+
+  Result<UnitResult> quantize_step(const std::vector<const Unit*>& units,
+                                   const LayerStatistics* statistics) {
+    const Compute compute{panel_kernels(), pool_};
+    std::optional<LayerFolds> folds;
+    UnitResult all;
+    if (statistics != nullptr && options_.method == Method::Full) {
+      const std::string layer = layer_prefix(units.front()->linears.front().module);
+      folds = TRY(choose_folds(source_, layer, units, *statistics, compute));
+      for (const auto& [name, values] : folds->norms) {
+        const auto bytes = std::as_bytes(std::span(values));
+        all.tensors.push_back({{name, DType::BF16, Shape{static_cast<int64_t>(values.size())}},
+                               {bytes.begin(), bytes.end()}});
+      }
+    }
+    for (const Unit* unit : units) {
+      UnitResult result = TRY(quantize_unit(
+          source_, *unit, options_.method, statistics, folds ? &*folds : nullptr, compute));
+      for (StoredTensor& tensor : result.tensors) {
+        all.tensors.push_back(std::move(tensor));
+      }
+      for (TensorReport& report : result.reports) {
+        all.reports.push_back(std::move(report));
+      }
+    }
+    return all;
+  }
+
+  void advance(uint64_t units) {
+    if (progress_) {
+      progress_->advance(units);
+    }
+  }
+
+  const QuantizeOptions& options_;
+  const Checkpoint& source_;
+  std::map<int64_t, std::vector<const Unit*>> steps_;
+  WorkFolder work_;
+  ThreadPool pool_;
+  std::unique_ptr<Calibrator> calibrator_;
+  std::optional<Progress> progress_;
+};
+
+// The finished steps of a run, open.
+Result<std::vector<WorkFolder::Step>> read_steps(const WorkFolder& work,
+                                                 const Plan& plan,
+                                                 int64_t num_layers) {
+  std::vector<WorkFolder::Step> steps;
+  for (const auto& [step, units] : steps_of(plan, num_layers)) {
+    steps.push_back(TRY(work.read(step)));
+  }
+  return steps;
+}
+
+Result<void> write_output(const QuantizeOptions& options,
+                          const Checkpoint& source,
+                          const Plan& plan,
+                          const std::vector<WorkFolder::Step>& steps,
+                          const std::string& folder,
+                          const QuantizeReport& report) {
+  FinishedTensors finished;
+  for (const WorkFolder::Step& step : steps) {
+    for (const auto& [name, info] : step.file.tensors()) {
+      if (!(options.weight_only && name.ends_with(".input_scale"))) {
+        finished.emplace(name, &step.file);
+      }
+    }
+  }
+  const auto weight_map = TRY(write_shards(source, plan, finished, options.layout, folder));
   if (plan.shards.size() > 1) {
-    write_file_atomically(folder + "model.safetensors.index.json",
+    write_file_atomically(folder + "/model.safetensors.index.json",
                           pretty_json(shard_index(weight_map, plan.output_bytes)));
   }
-  const std::vector<std::string> excluded = excluded_modules(plan, source);
-  copy_side_files(options.source, options.destination);
-  write_file_atomically(folder + "quantize_report.json", pretty_json(to_json(report)));
-  write_file_atomically(folder + "hf_quant_config.json", pretty_json(hf_quant_config(excluded)));
-  write_file_atomically(folder + "config.json",
-                        pretty_json(config_with_quantization(source.config().raw, excluded)));
+  const bool activations = needs_calibration(options.method) && !options.weight_only;
+  const OutputScheme scheme{options.layout, activations, excluded_modules(plan, source)};
+  copy_side_files(options.source, folder);
+  write_file_atomically(folder + "/quantize_report.json", pretty_json(to_json(report)));
+  if (options.layout == Layout::ModelOpt) {
+    write_file_atomically(folder + "/hf_quant_config.json", pretty_json(hf_quant_config(scheme)));
+  }
+  write_file_atomically(folder + "/config.json",
+                        pretty_json(config_with_quantization(source.config().raw, scheme)));
+  return {};
 }
 
 }  // namespace
@@ -147,48 +300,40 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const Checkpoint source = TRY(Checkpoint::open(options.source));
   TRY(source.require_servable());
+  if (needs_calibration(options.method) && options.calibration.empty()) {
+    return invalid("needs calibration text: give one, or take four-over-six",
+                   "recipe " + std::string(to_string(options.method)));
+  }
   const Recipe recipe = TRY(Recipe::make(options.exclude));
   const Plan plan = TRY(make_plan(source, recipe, options.max_shard_bytes));
   TRY(check_destination(options, plan.output_bytes));
 
+  Run run(options,
+          source,
+          plan,
+          TRY(WorkFolder::open(options.destination + ".partial", describe_run(options, source))));
+  TRY(run.quantize_all());
+
   QuantizeReport report;
+  report.source = options.source;
+  report.method = options.method;
+  report.calibration_tokens = run.calibration_tokens();
   report.kept = plan.kept;
   report.source_bytes = plan.source_bytes;
   report.output_bytes = plan.output_bytes;
   report.num_shards = static_cast<int>(plan.shards.size());
-  ThreadPool pool(options.num_threads > 0 ? options.num_threads : num_usable_cpus());
-  std::optional<Progress> progress;
-  if (options.show_progress) {
-    progress.emplace("quantizing", plan.source_bytes, "B");
-  }
-  std::map<std::string, std::string> weight_map;
-  for (size_t i = 0; i < plan.shards.size(); ++i) {
-    const std::string name = shard_name(i, plan.shards.size());
-    std::vector<SafetensorsWriter::Entry> entries;
-    for (const Unit& unit : plan.shards[i]) {
-      entries.insert(entries.end(), unit.entries.begin(), unit.entries.end());
-    }
-    for (const SafetensorsWriter::Entry& entry : entries) {
-      weight_map.emplace(entry.name, name);
-    }
-    SafetensorsWriter writer = TRY(SafetensorsWriter::create(
-        options.destination + "/" + name, std::move(entries), {{"format", "pt"}}));
-    for (const Unit& unit : plan.shards[i]) {
-      TRY(write_unit(source, unit, pool, writer, report));
-      if (progress) {
-        progress->advance(unit.source_bytes);
-      }
-    }
-    writer.finish();
-  }
-  if (progress) {
-    progress->finish();
+  const auto steps = TRY(read_steps(run.work(), plan, source.config().num_hidden_layers));
+  for (const WorkFolder::Step& step : steps) {
+    report.tensors.insert(report.tensors.end(), step.reports.begin(), step.reports.end());
   }
   std::sort(report.tensors.begin(),
             report.tensors.end(),
             [](const TensorReport& a, const TensorReport& b) { return a.module < b.module; });
+  const std::string folder = run.work().fresh_output();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  write_configs(options, source, plan, weight_map, report);
+  TRY(write_output(options, source, plan, steps, folder, report));
+  publish(folder, options.destination);
+  run.work().remove();
   return report;
 }
 

@@ -59,6 +59,7 @@ void place(std::vector<Unit> units, uint64_t max_shard_bytes, Plan& plan) {
 }  // namespace
 
 Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, uint64_t max_shard_bytes) {
+  TRY(recipe.require_matches(source.linears()));
   Plan plan;
   std::map<std::string, Unit> units;  // by the first tensor or the group, so the order is fixed
   std::set<std::string> written_elsewhere;  // tensors that no copy unit may take

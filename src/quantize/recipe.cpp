@@ -1,5 +1,6 @@
 #include "quantize/recipe.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -54,26 +55,16 @@ constexpr std::array<Group, 6> kGroups = {{
     {"latent_q", {"wq_a", "wkv_a", ""}},
 }};
 
-int64_t layer_index(std::string_view module) {
-  const size_t at = module.find("layers.");
-  int64_t index = -1;
-  if (at != std::string_view::npos) {
-    const std::string_view digits = module.substr(at + std::string_view("layers.").size());
-    std::from_chars(digits.data(), digits.data() + digits.size(), index);
-  }
-  return index;
-}
-
 }  // namespace
 
 Result<Recipe> Recipe::make(const std::vector<std::string>& extra_excludes) {
   Recipe recipe;
   for (const Default& entry : kDefaults) {
     recipe.exclusions_.push_back(
-        {TRY(checkpoint::NamePattern::compile(entry.pattern)), std::string(entry.reason)});
+        {TRY(checkpoint::NamePattern::compile(entry.pattern)), std::string(entry.reason), {}});
   }
   for (const std::string& text : extra_excludes) {
-    recipe.exclusions_.push_back({TRY(checkpoint::NamePattern::compile(text)), "asked for"});
+    recipe.exclusions_.push_back({TRY(checkpoint::NamePattern::compile(text)), "asked for", text});
   }
   return recipe;
 }
@@ -92,6 +83,33 @@ std::string Recipe::reason_to_keep(const checkpoint::LinearInfo& info,
     return "its " + std::to_string(info.k) + " columns are not a multiple of 16";
   }
   return {};
+}
+
+Result<void> Recipe::require_matches(const std::vector<checkpoint::LinearInfo>& linears) const {
+  for (const Exclusion& exclusion : exclusions_) {
+    const bool matches =
+        exclusion.asked.empty() ||
+        std::any_of(linears.begin(), linears.end(), [&](const checkpoint::LinearInfo& info) {
+          return exclusion.pattern.matches(info.module);
+        });
+    if (!matches) {
+      return invalid(
+          "matches no linear of the model; patterns are of whole module names such as " +
+              (linears.empty() ? std::string("*.mlp.down_proj") : linears.front().module),
+          "exclude " + exclusion.asked);
+    }
+  }
+  return {};
+}
+
+int64_t layer_index(std::string_view name) {
+  const size_t at = name.find("layers.");
+  int64_t index = -1;
+  if (at != std::string_view::npos) {
+    const std::string_view digits = name.substr(at + std::string_view("layers.").size());
+    std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  }
+  return index;
 }
 
 std::string scale_group(std::string_view module) {

@@ -18,14 +18,20 @@ class Recipe {
   // Why a linear stays in full precision; "" when it is quantized.
   std::string reason_to_keep(const checkpoint::LinearInfo& info,
                              const checkpoint::ModelConfig& config) const;
+  // Fails when one of the extra patterns matches no linear: a name that was misspelt.
+  Result<void> require_matches(const std::vector<checkpoint::LinearInfo>& linears) const;
 
  private:
   struct Exclusion {
     checkpoint::NamePattern pattern;
     std::string reason;
+    std::string asked;  // as the user wrote it; empty: one of the usual ones
   };
   std::vector<Exclusion> exclusions_;
 };
+
+// The number behind "layers." in a name; -1 without one.
+int64_t layer_index(std::string_view name);
 
 // Linears that read the same input and run as one matrix share their global scale: q, k, v; gate,
 // up; w1, w3 of an expert; the down-projections of latent attention; the in-projections of linear

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/json.h"
+
 namespace nibble::quantize {
 
 namespace json = boost::json;
@@ -24,24 +26,79 @@ double QuantizeReport::mean_relative_error() const {
   return tensors.empty() ? 0.0 : sum / static_cast<double>(tensors.size());
 }
 
+json::object to_json(const TensorReport& tensor) {
+  json::object object{{"module", tensor.module},
+                      {"n", tensor.n},
+                      {"k", tensor.k},
+                      {"recipe", to_string(tensor.method)},
+                      {"amax", tensor.amax},
+                      {"global_scale", tensor.global_scale},
+                      {"relative_error", tensor.relative_error},
+                      {"max_error", tensor.max_error},
+                      {"zero_blocks", tensor.zero_blocks},
+                      {"smallest_scale_blocks", tensor.smallest_scale}};
+  json::array exponents;
+  for (const int64_t count : tensor.scale_exponents) {
+    exponents.emplace_back(count);
+  }
+  object["scale_exponents"] = std::move(exponents);
+  const auto add = [&object](const char* key, const auto& value) {
+    if (value) {
+      object[key] = *value;
+    }
+  };
+  add("relative_objective", tensor.relative_objective);
+  add("descent_gain", tensor.descent_gain);
+  add("alpha", tensor.alpha);
+  add("input_scale", tensor.input_scale);
+  if (tensor.calibration_tokens > 0) {
+    object["calibration_tokens"] = tensor.calibration_tokens;
+  }
+  return object;
+}
+
+Result<TensorReport> parse_tensor_report(const json::value& value, const std::string& where) {
+  const JsonObject object = TRY(JsonObject::from(value, where));
+  TensorReport tensor;
+  tensor.module = TRY(object.get_string("module"));
+  tensor.n = TRY(object.get_int("n"));
+  tensor.k = TRY(object.get_int("k"));
+  tensor.method = TRY(parse_method(TRY(object.get_string("recipe"))));
+  tensor.amax = static_cast<float>(TRY(object.get_double("amax")));
+  tensor.global_scale = static_cast<float>(TRY(object.get_double("global_scale")));
+  tensor.relative_error = TRY(object.get_double("relative_error"));
+  tensor.max_error = TRY(object.get_double("max_error"));
+  tensor.zero_blocks = TRY(object.get_int("zero_blocks"));
+  tensor.smallest_scale = TRY(object.get_int("smallest_scale_blocks"));
+  const auto exponents = TRY(object.find_int_list("scale_exponents"));
+  for (size_t i = 0; exponents && i < std::min(exponents->size(), tensor.scale_exponents.size());
+       ++i) {
+    tensor.scale_exponents[i] = (*exponents)[i];
+  }
+  tensor.relative_objective = TRY(object.find_double("relative_objective"));
+  tensor.descent_gain = TRY(object.find_double("descent_gain"));
+  const auto as_float = [](const std::optional<double>& number) {
+    return number ? std::optional<float>(static_cast<float>(*number)) : std::nullopt;
+  };
+  tensor.alpha = as_float(TRY(object.find_double("alpha")));
+  tensor.input_scale = as_float(TRY(object.find_double("input_scale")));
+  tensor.calibration_tokens = TRY(object.find_int("calibration_tokens")).value_or(0);
+  return tensor;
+}
+
 json::object to_json(const QuantizeReport& report) {
   json::array tensors;
   for (const TensorReport& tensor : report.tensors) {
-    tensors.push_back(json::object{{"module", tensor.module},
-                                   {"n", tensor.n},
-                                   {"k", tensor.k},
-                                   {"amax", tensor.amax},
-                                   {"global_scale", tensor.global_scale},
-                                   {"relative_error", tensor.relative_error},
-                                   {"max_error", tensor.max_error},
-                                   {"zero_blocks", tensor.zero_blocks},
-                                   {"smallest_scale_blocks", tensor.smallest_scale}});
+    tensors.push_back(to_json(tensor));
   }
   json::array kept;
   for (const auto& [module, reason] : report.kept) {
     kept.push_back(json::object{{"module", module}, {"reason", reason}});
   }
-  return {{"source_bytes", report.source_bytes},
+  return {{"source", report.source},
+          {"recipe", to_string(report.method)},
+          {"calibration_tokens", report.calibration_tokens},
+          {"source_bytes", report.source_bytes},
           {"output_bytes", report.output_bytes},
           {"shards", report.num_shards},
           {"seconds", report.seconds},
@@ -51,15 +108,16 @@ json::object to_json(const QuantizeReport& report) {
 }
 
 std::string summary_text(const QuantizeReport& report) {
-  std::string text =
-      fmt::format("{} linears to NVFP4, {} kept; {:.1f} MB -> {:.1f} MB in {} file{}, {:.1f} s\n",
-                  report.tensors.size(),
-                  report.kept.size(),
-                  static_cast<double>(report.source_bytes) / kMegabyte,
-                  static_cast<double>(report.output_bytes) / kMegabyte,
-                  report.num_shards,
-                  report.num_shards == 1 ? "" : "s",
-                  report.seconds);
+  std::string text = fmt::format(
+      "{} linears to NVFP4 ({}), {} kept; {:.1f} MB -> {:.1f} MB in {} file{}, {:.1f} s\n",
+      report.tensors.size(),
+      to_string(report.method),
+      report.kept.size(),
+      static_cast<double>(report.source_bytes) / kMegabyte,
+      static_cast<double>(report.output_bytes) / kMegabyte,
+      report.num_shards,
+      report.num_shards == 1 ? "" : "s",
+      report.seconds);
   std::vector<const TensorReport*> worst;
   for (const TensorReport& tensor : report.tensors) {
     worst.push_back(&tensor);
@@ -73,6 +131,16 @@ std::string summary_text(const QuantizeReport& report) {
                         worst[i]->relative_error,
                         worst[i]->module,
                         worst[i]->relative_error > kSuspiciousError ? "  (unusually large)" : "");
+  }
+  std::map<std::string_view, size_t> fallbacks;
+  for (const TensorReport& tensor : report.tensors) {
+    if (tensor.method != report.method) {
+      ++fallbacks[to_string(tensor.method)];
+    }
+  }
+  for (const auto& [name, count] : fallbacks) {
+    text += fmt::format(
+        "{} took {} for want of calibration tokens (listed in the report)\n", count, name);
   }
   std::map<std::string, size_t> reasons;
   for (const auto& [module, reason] : report.kept) {

@@ -1,12 +1,17 @@
 // What quantization did to each linear.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <boost/json.hpp>
+
+#include "base/error.h"
+#include "quantize/method.h"
 
 namespace nibble::quantize {
 
@@ -20,9 +25,20 @@ struct TensorReport {
   double max_error = 0;        // largest |w - q|
   int64_t zero_blocks = 0;     // blocks of 16 zeros
   int64_t smallest_scale = 0;  // other blocks at the smallest block scale: values lost to underflow
+  std::array<int64_t, 16> scale_exponents{};  // blocks by exponent field of their E4M3 scale
+  Method method = Method::Max;  // of this tensor; a fallback may differ from the recipe
+  // With calibration: e^T H e / tr(W H W^T) with H = X^T X / tokens, e the rounding error.
+  std::optional<double> relative_objective;
+  std::optional<double> descent_gain;  // the objective after coordinate descent over before
+  std::optional<float> alpha;          // exponent of the folded channel scales
+  std::optional<float> input_scale;    // stored for W4A4
+  int64_t calibration_tokens = 0;      // that its input saw
 };
 
 struct QuantizeReport {
+  std::string source;
+  Method method = Method::Max;
+  int64_t calibration_tokens = 0;
   std::vector<TensorReport> tensors;                      // sorted by module
   std::vector<std::pair<std::string, std::string>> kept;  // linear that stays, reason
   uint64_t source_bytes = 0;
@@ -33,7 +49,10 @@ struct QuantizeReport {
   double mean_relative_error() const;  // 0 without tensors
 };
 
+boost::json::object to_json(const TensorReport& report);
 boost::json::object to_json(const QuantizeReport& report);
+// What to_json() wrote; `where` names the source in errors.
+Result<TensorReport> parse_tensor_report(const boost::json::value& value, const std::string& where);
 
 // A few lines for the terminal: sizes, mean error, the worst tensors, what stayed and why.
 std::string summary_text(const QuantizeReport& report);

@@ -16,8 +16,10 @@ namespace json = boost::json;
 
 namespace {
 
-// Weight-only: no activation statistics were taken, so no input scales are stored.
-constexpr std::string_view kAlgorithm = "W4A16_NVFP4";
+// Without activation statistics no input scales are stored: weight only.
+std::string_view algorithm_of(const OutputScheme& scheme) {
+  return scheme.activations ? "NVFP4" : "W4A16_NVFP4";
+}
 
 json::array name_array(const std::vector<std::string>& names) {
   json::array array;
@@ -28,6 +30,33 @@ json::array name_array(const std::vector<std::string>& names) {
 }
 
 json::object producer() { return {{"name", "nibble"}, {"version", kVersion}}; }
+
+json::object compressed_tensors_config(const OutputScheme& scheme) {
+  const auto fp4 = [](const json::value& dynamic) {
+    return json::object{{"num_bits", 4},
+                        {"type", "float"},
+                        {"strategy", "tensor_group"},
+                        {"group_size", 16},
+                        {"symmetric", true},
+                        {"dynamic", dynamic},
+                        {"scale_dtype", "torch.float8_e4m3fn"}};
+  };
+  json::object group{{"targets", json::array{"Linear"}},
+                     {"format", "nvfp4-pack-quantized"},
+                     {"weights", fp4(false)},
+                     {"input_activations", nullptr},
+                     {"output_activations", nullptr}};
+  if (scheme.activations) {
+    group["input_activations"] = fp4("local");
+  }
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "nvfp4-pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"global_compression_ratio", nullptr},
+          {"kv_cache_scheme", nullptr},
+          {"config_groups", json::object{{"group_0", std::move(group)}}},
+          {"ignore", name_array(scheme.excluded)}};
+}
 
 void print(const json::value& value, int depth, std::string& out) {
   const auto line = [&](int level) {
@@ -87,24 +116,41 @@ bool is_side_file(const std::string& name) {
 
 }  // namespace
 
-json::object hf_quant_config(const std::vector<std::string>& excluded) {
+Result<Layout> parse_layout(std::string_view text) {
+  if (text == "modelopt") {
+    return Layout::ModelOpt;
+  }
+  if (text == "compressed-tensors") {
+    return Layout::CompressedTensors;
+  }
+  return invalid("expected modelopt or compressed-tensors, found " + std::string(text), "layout");
+}
+
+json::object hf_quant_config(const OutputScheme& scheme) {
   return {{"producer", producer()},
           {"quantization",
-           json::object{{"quant_algo", kAlgorithm},
+           json::object{{"quant_algo", algorithm_of(scheme)},
                         {"kv_cache_quant_algo", nullptr},
                         {"group_size", 16},
-                        {"exclude_modules", name_array(excluded)}}}};
+                        {"exclude_modules", name_array(scheme.excluded)}}}};
 }
 
 json::object config_with_quantization(const json::object& source_config,
-                                      const std::vector<std::string>& excluded) {
+                                      const OutputScheme& scheme) {
   json::object config = source_config;
-  const json::object weights{
+  if (scheme.layout == Layout::CompressedTensors) {
+    config["quantization_config"] = compressed_tensors_config(scheme);
+    return config;
+  }
+  const json::object fp4{
       {"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
-  const json::object group{{"weights", weights}, {"targets", json::array{"Linear"}}};
+  json::object group{{"weights", fp4}, {"targets", json::array{"Linear"}}};
+  if (scheme.activations) {
+    group["input_activations"] = fp4;
+  }
   config["quantization_config"] = json::object{{"config_groups", json::object{{"group_0", group}}},
-                                               {"ignore", name_array(excluded)},
-                                               {"quant_algo", kAlgorithm},
+                                               {"ignore", name_array(scheme.excluded)},
+                                               {"quant_algo", algorithm_of(scheme)},
                                                {"producer", producer()},
                                                {"quant_method", "modelopt"}};
   return config;

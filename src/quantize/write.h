@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <boost/json.hpp>
@@ -12,12 +13,23 @@
 
 namespace nibble::quantize {
 
-// {"producer", "quantization"}: hf_quant_config.json. excluded: modules in full precision.
-boost::json::object hf_quant_config(const std::vector<std::string>& excluded);
+enum class Layout : uint8_t { ModelOpt, CompressedTensors };
+Result<Layout> parse_layout(std::string_view text);  // "modelopt", "compressed-tensors"
 
-// The source's config.json with the flat quantization_config of ModelOpt.
+// What the configs say about the weights.
+struct OutputScheme {
+  Layout layout = Layout::ModelOpt;
+  bool activations = false;           // input scales are stored: W4A4 is possible
+  std::vector<std::string> excluded;  // modules in full precision
+};
+
+// {"producer", "quantization"}: hf_quant_config.json, of ModelOpt's layout alone.
+boost::json::object hf_quant_config(const OutputScheme& scheme);
+
+// The source's config.json with the quantization_config of the layout: ModelOpt's flat form, or
+// compressed-tensors' groups.
 boost::json::object config_with_quantization(const boost::json::object& source_config,
-                                             const std::vector<std::string>& excluded);
+                                             const OutputScheme& scheme);
 
 // model.safetensors, or model-0000i-of-0000n.safetensors.
 std::string shard_name(size_t index, size_t count);

@@ -1,8 +1,11 @@
 #include "model/model.h"
 
+#include <numeric>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/observer.h"
 #include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
 #include "support/forward_harness.h"
@@ -29,6 +32,114 @@ TEST(Model, StagesOnlyWhatComputesTheSameFunction) {
   EXPECT_THAT(stage("low_freq_factor", 2), HasSubstr("other rope settings"));
   EXPECT_EQ(stage("low_freq_factor", 1), "staged");
   EXPECT_THAT(stage("factor", 4), HasSubstr("config.json: rope factor: expected 8"));
+}
+
+// A Context over memory that is large enough for the tiny models.
+struct Scratch {
+  std::vector<std::byte> memory = std::vector<std::byte>(size_t{8} << 20);
+  Arena arena{memory.data(), memory.size(), Device{}};
+};
+
+class CountingObserver final : public Observer {
+ public:
+  void linear(const LinearSpec& spec, const Tensor& x) override {
+    names.push_back(spec.name);
+    EXPECT_EQ(x.shape[1], spec.desc.k);
+  }
+  void attention(const LinearSpec& qkv,
+                 const AttentionDesc& desc,
+                 const Tensor& q,
+                 const Tensor& k,
+                 const Tensor& x) override {
+    names.push_back("attention");
+    EXPECT_EQ(qkv.parts.size(), 3u);
+    EXPECT_EQ(q.shape[1], desc.heads);
+    EXPECT_EQ(k.shape[1], desc.kv_heads);
+    EXPECT_EQ(x.shape[1], qkv.desc.k);
+  }
+  void experts(const ExpertsSpec&, const Tensor&, const Tensor&) override {
+    names.emplace_back("experts");
+  }
+  std::vector<std::string> names;
+};
+
+TEST(Model, SlicesOneAfterAnotherGiveTheBitsOfTheWhole) {
+  const std::string directory = *test::any_golden_path("vendor/llama-base");
+  const auto harness = test::ForwardHarness::load(directory).value();
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 48; ++i) {
+    ids.push_back(i * 5 % 90 + 1);
+  }
+  const std::vector<float> expected = harness->logits(ids);
+
+  const auto source = checkpoint::Checkpoint::open(directory).value();
+  const Stream stream = harness->stream();
+  const SmallOps& ops = small_ops(Device::Kind::Cpu, test::best_isa());
+  const checkpoint::ModelConfig& config = source.config();
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const auto slice = [&](ModelSlice part) {
+    ModelOptions options;
+    options.isa = test::best_isa();
+    options.slice = part;
+    return load_slice(source, options, stream).value();
+  };
+  std::vector<uint16_t> residual(static_cast<size_t>(tokens * config.hidden_size));
+  const Tensor state(residual.data(), DType::BF16, {tokens, config.hidden_size}, Device{});
+  Scratch scratch;
+  Context context{scratch.arena, stream, ops};
+  const Tensor id_view(ids.data(), DType::I32, Shape{tokens}, Device{});
+  slice({.embedding = true, .layer_begin = 0, .layer_end = 0, .head = false})
+      ->embed(context, id_view, state);
+
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<int32_t> pages{0, 1, 2};
+  std::vector<int32_t> borders{0, 48};
+  std::vector<int32_t> lengths{48};
+  const auto ints = [](std::vector<int32_t>& values, Shape shape) {
+    return Tensor(values.data(), DType::I32, shape, Device{});
+  };
+  const Shape cache_shape{3, 16, config.num_key_value_heads, config.head_dim};
+  std::vector<uint16_t> k(static_cast<size_t>(num_elements(cache_shape)));
+  std::vector<uint16_t> v(k.size());
+  const KvLayer cache{Tensor(k.data(), DType::BF16, cache_shape, Device{}),
+                      Tensor(v.data(), DType::BF16, cache_shape, Device{})};
+  BatchView batch;
+  batch.tokens = id_view;
+  batch.positions = ints(positions, {tokens});
+  batch.kv_slots = ints(positions, {tokens});
+  batch.page_table = ints(pages, {1, 3});
+  batch.q_begin = ints(borders, {2});
+  batch.kv_lens = ints(lengths, {1});
+  batch.kv = std::span(&cache, 1);
+  for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    CountingObserver observer;
+    context.observer = &observer;
+    slice({.embedding = false, .layer_begin = l, .layer_end = l + 1, .head = false})
+        ->run_layers(context, batch, state);
+    const std::string layer = "model.layers." + std::to_string(l);
+    EXPECT_THAT(observer.names,
+                ::testing::ElementsAre(layer + ".self_attn.qkv_proj",
+                                       "attention",
+                                       layer + ".self_attn.o_proj",
+                                       layer + ".mlp.gate_up_proj",
+                                       layer + ".mlp.down_proj"));
+    context.observer = nullptr;
+  }
+  const auto last = slice({.embedding = false,
+                           .layer_begin = config.num_hidden_layers,
+                           .layer_end = config.num_hidden_layers,
+                           .head = true});
+  const int64_t rows = tokens - 1;  // the harness gives all but the last, then the last
+  std::vector<uint16_t> hidden(residual.size());
+  const Tensor out(hidden.data(), DType::BF16, {tokens, config.hidden_size}, Device{});
+  last->finish(context, state, ints(positions, {tokens}), out);
+  std::vector<float> logits(static_cast<size_t>(rows * config.vocab_size));
+  last->logits(context,
+               out.rows(0, rows),
+               Tensor(logits.data(), DType::F32, {rows, config.vocab_size}, Device{}));
+  ASSERT_GE(expected.size(), logits.size());
+  EXPECT_TRUE(std::equal(logits.begin(), logits.end(), expected.begin()));
 }
 
 }  // namespace

@@ -75,6 +75,57 @@ TEST(Nvfp4, EncodesTheWorkedExampleBitForBit) {
   EXPECT_NEAR(squared_error(row, back, 3), 0.0706668, 1e-7);
 }
 
+// The worked example in four-over-six: block 0 takes 4, block 3 takes 6; -0 is written as 0.
+TEST(Nvfp4, FourOverSixEncodesTheWorkedExampleBitForBit) {
+  const std::vector<float> row = worked_row();
+  const float global = four_over_six_global_scale(2.625f);
+  EXPECT_EQ(std::bit_cast<uint32_t>(global), 0x3AE00000u);
+  std::array<uint8_t, 8> codes{};
+  EXPECT_EQ(encode_block_four_over_six(row.data(), global, codes.data()), 0x7C);
+  EXPECT_EQ(codes, (std::array<uint8_t, 8>{0x10, 0x22, 0x43, 0x65, 0x90, 0xAA, 0xCB, 0xED}));
+  EXPECT_EQ(encode_block_four_over_six(row.data() + 48, global, codes.data()), 0x6C);
+  EXPECT_EQ(codes, (std::array<uint8_t, 8>{0xF7, 0xE7, 0xD6, 0xC5, 0xB4, 0x92, 0x01, 0x00}));
+}
+
+TEST(Nvfp4, FourOverSixGivesZerosTheSmallestScaleAndNoMinusZero) {
+  const std::vector<float> row = worked_row();
+  std::array<uint8_t, 8> codes{};
+  codes.fill(0xFF);
+  EXPECT_EQ(encode_block_four_over_six(row.data() + 16, 0.5f, codes.data()), 1);
+  EXPECT_EQ(codes, (std::array<uint8_t, 8>{}));
+  codes.fill(0xFF);  // values that underflow, half of them negative
+  EXPECT_EQ(encode_block_four_over_six(row.data() + 32, 0.5f, codes.data()), 1);
+  EXPECT_EQ(codes, (std::array<uint8_t, 8>{}));
+}
+
+TEST(Nvfp4, FourOverSixKeepsTheBetterOfItsTwoScales) {
+  const std::vector<float> row = worked_row();
+  const float global = four_over_six_global_scale(2.625f);
+  for (const size_t block : {size_t{0}, size_t{48}}) {
+    const float* values = row.data() + block;
+    std::array<uint8_t, 8> codes{};
+    const uint8_t chosen = encode_block_four_over_six(values, global, codes.data());
+    const auto error_with = [&](float scale) {
+      float sum = 0;
+      for (int i = 0; i < 16; ++i) {
+        const float s = scale * global;
+        const float a = std::fabs(values[i]);
+        const float e = a - e2m1_to_float(float_to_e2m1(a / s)) * s;
+        sum += e * e;
+      }
+      return sum;
+    };
+    float amax = 0;
+    for (int i = 0; i < 16; ++i) {
+      amax = std::max(amax, std::fabs(values[i]));
+    }
+    const float six = e4m3_to_float(float_to_e4m3(amax / (6.0f * global)));
+    const float four = e4m3_to_float(float_to_e4m3(amax / (4.0f * global)));
+    EXPECT_NE(error_with(six), error_with(four));
+    EXPECT_EQ(e4m3_to_float(chosen), error_with(four) < error_with(six) ? four : six);
+  }
+}
+
 TEST(Nvfp4, SwappedNibblesDoNotDecodeToTheSameValues) {
   const std::vector<float> row = worked_row();
   Nvfp4Matrix matrix = encode(row, 1, 64, global_scale_from_amax(2.625f));

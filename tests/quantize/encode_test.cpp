@@ -26,7 +26,7 @@ TEST(Encode, MeasuresTheErrorOfWhatItWrites) {
   const auto weight = SourceWeight::read(*source, info);
   ThreadPool pool(2);
   const float amax = *weight_amax(*weight, pool);
-  const Encoded encoded = encode_weight(*weight, amax, amax / 2688.0f, pool);
+  const Encoded encoded = encode_weight(*weight, Method::Max, amax, amax / 2688.0f, pool);
 
   std::vector<float> decoded(256 * 128);
   quant::decode(encoded.matrix.codes.data(),
@@ -58,12 +58,28 @@ TEST(Encode, TheNumberOfThreadsChangesNothing) {
   const auto weight = SourceWeight::read(*source, *source->linear(kUp, 256, 128, "x"));
   ThreadPool one(1);
   ThreadPool three(3);
-  const Encoded a = encode_weight(*weight, 1.0f, 0.001f, one);
-  const Encoded b = encode_weight(*weight, 1.0f, 0.001f, three);
+  const Encoded a = encode_weight(*weight, Method::Max, 1.0f, 0.001f, one);
+  const Encoded b = encode_weight(*weight, Method::Max, 1.0f, 0.001f, three);
   EXPECT_EQ(a.matrix.codes, b.matrix.codes);
   EXPECT_EQ(a.matrix.block_scales, b.matrix.block_scales);
   EXPECT_EQ(a.report.relative_error, b.report.relative_error);
   EXPECT_EQ(*weight_amax(*weight, one), *weight_amax(*weight, three));
+}
+
+TEST(Encode, FourOverSixLeavesLessErrorThanMax) {
+  auto editor = base();
+  const auto source = editor.open();
+  const auto weight = SourceWeight::read(*source, *source->linear(kUp, 256, 128, "x"));
+  ThreadPool pool(2);
+  const float amax = *weight_amax(*weight, pool);
+  double error[2];
+  for (const Method method : {Method::Max, Method::FourOverSix}) {
+    error[method == Method::Max ? 0 : 1] =
+        encode_weight(*weight, method, amax, global_scale_of(method, amax), pool)
+            .report.relative_error;
+  }
+  EXPECT_LT(error[1], 0.96 * error[0]);
+  EXPECT_GT(error[1], 0.8 * error[0]);
 }
 
 TEST(Encode, CountsZeroBlocksAndBlocksThatUnderflow) {
@@ -77,7 +93,7 @@ TEST(Encode, CountsZeroBlocksAndBlocksThatUnderflow) {
   const auto source = editor.open();
   const auto weight = SourceWeight::read(*source, *source->linear(kUp, 256, 128, "x"));
   ThreadPool pool(1);
-  const Encoded encoded = encode_weight(*weight, 1.0f, 0.0001f, pool);
+  const Encoded encoded = encode_weight(*weight, Method::Max, 1.0f, 0.0001f, pool);
   EXPECT_EQ(encoded.report.zero_blocks, 1);
   EXPECT_EQ(encoded.report.smallest_scale, 1);
 }

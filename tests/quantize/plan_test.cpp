@@ -60,6 +60,8 @@ TEST(Plan, RefusesWhatIsNvfp4AlreadyAndWhatLeavesNothingToDo) {
   const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
   EXPECT_THAT(make_plan(*source, *Recipe::make({"*"}), kNoLimit).error().text(),
               HasSubstr("no linear to quantize"));
+  EXPECT_THAT(make_plan(*source, *Recipe::make({"*.down_prj"}), kNoLimit).error().text(),
+              HasSubstr("exclude *.down_prj: matches no linear"));
 }
 
 }  // namespace

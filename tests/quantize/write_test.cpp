@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 TEST(Write, BothConfigFilesReadBackToTheSameClaims) {
   const std::vector<std::string> excluded = {"lm_head", "model.layers.0.mlp.gate"};
   const json::object source{{"hidden_size", 64}, {"rms_norm_eps", 1e-5}};
-  const json::value config = config_with_quantization(source, excluded);
-  const json::value side = hf_quant_config(excluded);
+  const json::value config = config_with_quantization(source, {Layout::ModelOpt, false, excluded});
+  const json::value side = hf_quant_config({Layout::ModelOpt, false, excluded});
   const auto parsed = checkpoint::parse_quant_config(config, &side);
   ASSERT_TRUE(parsed.has_value()) << parsed.error().text();
   EXPECT_EQ(parsed->warnings.size(), 0u);

@@ -1,0 +1,30 @@
+// From finished layers and the source's other tensors to a checkpoint directory.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "checkpoint/checkpoint.h"
+#include "quantize/plan.h"
+#include "quantize/work_folder.h"
+#include "quantize/write.h"
+
+namespace nibble::quantize {
+
+// Tensor name -> (file it is in).
+using FinishedTensors = std::map<std::string, const checkpoint::SafetensorsFile*, std::less<>>;
+
+// Writes the shards into `folder`; returns tensor -> shard.
+Result<std::map<std::string, std::string>> write_shards(const checkpoint::Checkpoint& source,
+                                                        const Plan& plan,
+                                                        const FinishedTensors& finished,
+                                                        Layout layout,
+                                                        const std::string& folder);
+
+// Puts the finished folder in its place; the config goes last where it cannot go as a whole.
+void publish(const std::string& folder, const std::string& destination);
+
+}  // namespace nibble::quantize

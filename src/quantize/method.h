@@ -1,0 +1,27 @@
+// How weights become codes and scales: the recipes of `nibble quantize --recipe`, from the fastest
+// to the best. docs/quantize.md says when to use which.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace nibble::quantize {
+
+enum class Method : uint8_t {
+  Max,          // block maximum at 6: the bits of ModelOpt's max calibration
+  FourOverSix,  // block maximum at 6 or at 4, whichever has the smaller squared error
+  Sweep,        // every near scale, columns weighted by mean x^2
+  Gptq,         // GPTQ with weighted scales, then coordinate descent
+  Full,         // and channel scales folded into norms, and v_proj by attention heads
+};
+
+std::string_view to_string(Method method);           // "four-over-six"
+Result<Method> parse_method(std::string_view text);  // errors list the names
+
+constexpr bool needs_calibration(Method method) { return method >= Method::Sweep; }
+// Sums of squares of the inputs are enough, no products of columns.
+constexpr bool needs_hessian(Method method) { return method >= Method::Gptq; }
+
+}  // namespace nibble::quantize

@@ -1,0 +1,82 @@
+// What crosses the border between generic code and the files compiled for one instruction set. A
+// panel is [columns][kLanes] f32: kLanes rows of a matrix side by side, so that every step of an
+// algorithm along the columns is one vector operation over rows. A lane's bits depend on its own
+// row only, never on the other lanes, the panel or the thread count; they may differ between
+// instruction sets (fused multiply-add).
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::quantize {
+
+inline constexpr int64_t kLanes = 32;
+inline constexpr int64_t kPanelBlock = 16;  // columns that share a scale
+
+// Scale choice of one block: codes c0 + lowest .. c0 + highest, clamped to 1..126, where c0 is the
+// code nearest to amax / 6 / global. Minimises sum weight[k] (w - q)^2; the lower code of equals.
+struct SweepTask {
+  const float* w;       // [16][kLanes]
+  const float* weight;  // [16]
+  float global;
+  int32_t lowest;
+  int32_t highest;
+  float* q;        // [16][kLanes] dequantized
+  int32_t* codes;  // [kLanes] E4M3
+};
+
+// One panel through GPTQ. `factor` is U, upper triangular [k][stride] with H^-1 = U^T U, columns in
+// processing order.
+struct GptqTask {
+  float* w;  // [k][kLanes]: overwritten
+  const float* factor;
+  int64_t stride;
+  int64_t k;
+  float global;
+  int32_t lowest;
+  int32_t highest;
+  float* q;        // [k][kLanes]
+  int32_t* codes;  // [k / 16][kLanes]
+};
+
+// Coordinate descent on sum over lanes of e^T H e with e = w - q.
+struct DescentTask {
+  const float* w;        // [k][kLanes]
+  const float* hessian;  // [k][stride], symmetric, damped
+  int64_t stride;
+  int64_t k;
+  float global;
+  int32_t rounds;
+  float* q;         // [k][kLanes]: improved in place
+  int32_t* codes;   // [k / 16][kLanes]: improved in place
+  float* gradient;  // [k][kLanes]: scratch, H e at the end
+  double* before;   // [kLanes]: e^T H e at the start
+  double* after;    // [kLanes]: and at the end
+};
+
+struct PanelKernels {
+  // c[i][0..kLanes) += sum over d < depth of a[d * a_stride + i] * b[d * b_stride + lane], i <
+  // rows. rows must be even.
+  void (*accumulate)(int64_t rows,
+                     int64_t depth,
+                     const float* a,
+                     int64_t a_stride,
+                     const float* b,
+                     int64_t b_stride,
+                     float* c,
+                     int64_t c_stride);
+  void (*sweep)(const SweepTask* task);
+  void (*gptq)(const GptqTask* task);
+  void (*descend)(const DescentTask* task);
+  // energy[lane] = sum over k of a[k][lane] * b[k][lane], in double.
+  void (*dot)(int64_t k, const float* a, const float* b, double* energy);
+  // Causal softmax of scaled scores, in place: x[s][t], column t sees rows s <= t0 + t only, the
+  // rest of it becomes 0. x: [rows][stride], kLanes columns from x on.
+  void (*softmax)(int64_t rows, int64_t t0, float scale, float* x, int64_t stride);
+};
+
+// One object per instruction set.
+extern const PanelKernels panel_scalar;
+extern const PanelKernels panel_avx2;
+extern const PanelKernels panel_avx512;
+
+}  // namespace nibble::quantize

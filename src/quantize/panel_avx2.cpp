@@ -1,0 +1,16 @@
+#define NIBBLE_PANEL_BYTES 32
+#include "quantize/panel_body.h"
+
+namespace nibble::quantize {
+
+extern const PanelKernels panel_avx2;
+const PanelKernels panel_avx2 = {
+    .accumulate = accumulate,
+    .sweep = sweep,
+    .gptq = gptq,
+    .descend = descend,
+    .dot = dot,
+    .softmax = softmax,
+};
+
+}  // namespace nibble::quantize

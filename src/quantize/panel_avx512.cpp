@@ -1,0 +1,16 @@
+#define NIBBLE_PANEL_BYTES 64
+#include "quantize/panel_body.h"
+
+namespace nibble::quantize {
+
+extern const PanelKernels panel_avx512;
+const PanelKernels panel_avx512 = {
+    .accumulate = accumulate,
+    .sweep = sweep,
+    .gptq = gptq,
+    .descend = descend,
+    .dot = dot,
+    .softmax = softmax,
+};
+
+}  // namespace nibble::quantize

@@ -1,0 +1,125 @@
+#include "quantize/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/number_formats.h"
+
+namespace nibble::quantize {
+
+namespace {
+
+// Rows of X that two panels of it share in the first cache.
+constexpr int64_t kDepth = 128;
+
+int64_t num_panels(int64_t width) { return (width + kLanes - 1) / kLanes; }
+
+}  // namespace
+
+StatisticsCollector::StatisticsCollector(int64_t width, bool hessian)
+    : width_(width),
+      wants_hessian_(hessian),
+      magnitude_(static_cast<size_t>(width), 0.0),
+      square_(static_cast<size_t>(width), 0.0),
+      amax_(static_cast<size_t>(width), 0.0f) {
+  CHECK(width % kPanelBlock == 0, "width must be a multiple of 16, got ", width);
+  if (hessian) {
+    sum_ = SquareMatrix(width);
+  }
+}
+
+void StatisticsCollector::add(std::span<const uint16_t* const> rows, const Compute& compute) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t panels = num_panels(width_);
+  panels_.assign(static_cast<size_t>(panels * count * kLanes), 0.0f);
+  compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t p = begin; p < end; ++p) {
+      float* out = panels_.data() + p * count * kLanes;
+      const int64_t columns = std::min(kLanes, width_ - p * kLanes);
+      for (int64_t t = 0; t < count; ++t) {
+        const uint16_t* in = rows[static_cast<size_t>(t)] + p * kLanes;
+        for (int64_t lane = 0; lane < columns; ++lane) {
+          out[t * kLanes + lane] = bf16_to_float(in[lane]);
+        }
+      }
+      for (int64_t lane = 0; lane < columns; ++lane) {
+        const auto column = static_cast<size_t>(p * kLanes + lane);
+        double magnitude = 0;
+        double square = 0;
+        float largest = amax_[column];
+        for (int64_t t = 0; t < count; ++t) {
+          const float value = std::fabs(out[t * kLanes + lane]);
+          magnitude += static_cast<double>(value);
+          square += static_cast<double>(value) * static_cast<double>(value);
+          largest = std::max(largest, value);
+        }
+        magnitude_[column] += magnitude;
+        square_[column] += square;
+        amax_[column] = largest;
+      }
+    }
+  });
+  if (wants_hessian_) {
+    add_panels(panels_.data(), count, compute);
+  } else {
+    tokens_ += count;
+  }
+}
+
+void StatisticsCollector::add_panels(const float* panels, int64_t rows, const Compute& compute) {
+  tokens_ += rows;
+  const int64_t count = num_panels(width_);
+  // Pairs (i, j) of panels, i <= j: j (j + 1) / 2 + i.
+  compute.pool.parallel_for(
+      count * (count + 1) / 2, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+        int64_t j = 0;
+        while ((j + 1) * (j + 2) / 2 <= begin) {
+          ++j;
+        }
+        int64_t i = begin - j * (j + 1) / 2;
+        for (int64_t pair = begin; pair < end; ++pair) {
+          const int64_t columns = std::min(kLanes, width_ - i * kLanes);
+          for (int64_t t = 0; t < rows; t += kDepth) {
+            compute.kernels.accumulate(columns,
+                                       std::min(kDepth, rows - t),
+                                       panels + (i * rows + t) * kLanes,
+                                       kLanes,
+                                       panels + (j * rows + t) * kLanes,
+                                       kLanes,
+                                       sum_.row(i * kLanes) + j * kLanes,
+                                       sum_.stride());
+          }
+          if (++i > j) {
+            ++j;
+            i = 0;
+          }
+        }
+      });
+}
+
+InputStatistics StatisticsCollector::finish() {
+  InputStatistics result;
+  result.tokens = tokens_;
+  const double scale = tokens_ > 0 ? 1.0 / static_cast<double>(tokens_) : 0.0;
+  for (size_t i = 0; i < magnitude_.size(); ++i) {
+    result.mean_magnitude.push_back(static_cast<float>(magnitude_[i] * scale));
+    result.mean_square.push_back(static_cast<float>(square_[i] * scale));
+  }
+  result.amax = std::move(amax_);
+  if (wants_hessian_) {
+    for (int64_t i = 0; i < width_; ++i) {
+      for (int64_t j = i; j < width_; ++j) {
+        const auto mean = static_cast<float>(static_cast<double>(sum_.at(i, j)) * scale);
+        sum_.at(i, j) = mean;
+        sum_.at(j, i) = mean;
+      }
+    }
+    result.hessian = std::move(sum_);
+  }
+  *this = StatisticsCollector();
+  return result;
+}
+
+}  // namespace nibble::quantize
