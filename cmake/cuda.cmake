@@ -52,3 +52,29 @@ function(nibble_cuda_object variable)
   endforeach()
   set(${variable} "${objects}" PARENT_SCOPE)
 endfunction()
+
+# nibble_cuda_architectures(a.cu b.cu ... ARCHITECTURES 100a 120a): the target of that name also compiles each file for
+# each architecture, to see that it can be; nothing uses the result.
+function(nibble_cuda_architectures)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "ARCHITECTURES")
+  set(results)
+  foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
+    get_filename_component(path "${source}" ABSOLUTE)
+    get_filename_component(name "${source}" NAME_WE)
+    foreach(architecture IN LISTS arg_ARCHITECTURES)
+      set(result "${CMAKE_CURRENT_BINARY_DIR}/${name}.sm_${architecture}.o")
+      add_custom_command(
+        OUTPUT "${result}"
+        COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS}
+          -gencode=arch=compute_${architecture},code=sm_${architecture}
+          -I "${CMAKE_SOURCE_DIR}/src" -I "${CMAKE_SOURCE_DIR}" -I "${CMAKE_BINARY_DIR}/generated"
+          -MD -MF "${result}.d" -c "${path}" -o "${result}"
+        DEPENDS "${path}"
+        DEPFILE "${result}.d"
+        COMMENT "Compiling ${name} for sm_${architecture}"
+        VERBATIM)
+      list(APPEND results "${result}")
+    endforeach()
+  endforeach()
+  add_custom_target(nibble_cuda_architectures DEPENDS ${results})
+endfunction()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and tests everything that can be tested without a GPU; what CI runs.
 # Usage: tools/test.sh [--slow]
-#   --slow  adds a minute of each fuzz target, the sanitizers over everything, the differential oracles and
+#   --slow  adds a minute of each fuzz target, the sanitizers over everything, the differential oracles, the kernels
+#           compiled for architectures that the default build has not, and
 #           the linter over the whole tree
 # Steps go on after a failure where they can; the last lines are a table of results and times.
 # Logs: build/logs/<step>.log. NIBBLE_TEST_JOBS sets the number of parallel jobs (default: cores).
@@ -168,6 +169,16 @@ oracles() {
   echo "$count oracles agree"
 }
 
+# The kernels that are meant for every GPU, compiled for the architectures that no default build has. The Hopper
+# kernels are compiled by every build.
+architectures() {
+  if ! grep -q '^CUDAToolkit_NVCC_EXECUTABLE:.*/nvcc' build/ci/CMakeCache.txt; then
+    echo "skip: no nvcc"
+    return 0
+  fi
+  cmake --build --preset ci -j "$jobs" --target nibble_cuda_architectures && echo "sm_80, 90a, 100a and 120a compile"
+}
+
 $slow && level=slow || level=test
 if ! step packages tools/setup.sh $level; then
   echo "cannot go on without the packages"
@@ -181,6 +192,7 @@ if step build build ci; then
   step isa python3 tools/check_isa.py build/ci
   step lint lint_changed
   $slow && step oracles oracles
+  $slow && step architectures architectures
 fi
 step build-asan build_folders asan "$asan_folders" && step tests-asan run_folders asan "$asan_folders"
 if $slow; then

@@ -106,8 +106,11 @@ class GemmMatrix : public testing::TestWithParam<const GemmBackend*> {
 
 TEST_P(GemmMatrix, AcceptsSomethingOnSomeDevice) {
   bool accepts = false;
+  std::vector<GemmDesc> descs = grid();
+  const std::vector<GemmDesc> more = with_options();
+  descs.insert(descs.end(), more.begin(), more.end());
   for (const Target& target : known_targets()) {
-    for (GemmDesc desc : grid()) {
+    for (GemmDesc desc : descs) {
       desc.device = target.device.kind;
       desc.isa = target.isa;
       accepts = accepts || GetParam()->supports(desc).ok;

@@ -16,6 +16,7 @@ extern const AttentionBackend kAttentionDecodePaged;
 extern const AttentionBackend kAttentionPrefillSm90;
 extern const GemmBackend kNvfp4W4a16Sm90;
 extern const GemmBackend kNvfp4W4a16Sm80;
+extern const GemmBackend kNvfp4W4a4CublasLt;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
 extern const GemmBackend kGemmBf16CublasLt;
@@ -38,8 +39,9 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 5> kAll{&kNvfp4W4a16Sm90,
+  static constexpr std::array<const GemmBackend*, 6> kAll{&kNvfp4W4a16Sm90,
                                                           &kNvfp4W4a16Sm80,
+                                                          &kNvfp4W4a4CublasLt,
                                                           &kNvfp4W4a4Sm90,
                                                           &kNvfp4DequantCublasLt,
                                                           &kGemmBf16CublasLt};

@@ -1,20 +1,16 @@
 // BF16 products, and FP8 weights as BF16 (E4M3 fits bf16 exactly; the scale of a part is the alpha
 // of its own product), through cuBLASLt.
 //
-// One algorithm a matrix, whatever the number of rows: the first that the library proposes for
-// kReferenceRows without splits of K. So nothing is chosen from run to run, and a row's bits do not
+// One algorithm a matrix, whatever the number of rows (cublas_lt_product.h), so a row's bits do not
 // depend on the others.
 #include <array>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <tuple>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/cublas_api.h"
 #include "backends/cuda/cublas_lt_api.h"
+#include "backends/cuda/cublas_lt_product.h"
 #include "backends/cuda/cuda_check.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -27,8 +23,6 @@ namespace {
 
 using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
-constexpr size_t kWorkspace = size_t{4} << 20;
-constexpr int64_t kReferenceRows = 256;
 constexpr int kMinIsa = 80;
 
 // Scalars: alpha of each part, then 0.
@@ -104,143 +98,7 @@ void pack(const GemmDesc& desc,
   CUDA_CHECK(cudaStreamSynchronize(native));
 }
 
-size_t workspace_bytes(const GemmDesc& /*desc*/, int64_t /*max_rows*/) { return kWorkspace; }
-
-// Descriptors of y^T[n, m] = w[n, k] x[m, k]^T (+ bias[n]), column-major as the library has it.
-class Product {
- public:
-  Product(const CublasLtApi& api,
-          int64_t m,
-          int64_t n,
-          int64_t k,
-          int64_t ldx,
-          int64_t ldy,
-          int out,
-          const void* bias)
-      : api_(api) {
-    const int32_t transpose = kCublasTranspose;
-    const int32_t on_device = kLtPointerModeDevice;
-    ok_ = api.desc_create(&desc_, kCublasCompute32F, kCudaF32) == 0 &&
-          api.desc_set(desc_, kLtDescTransA, &transpose, sizeof transpose) == 0 &&
-          api.desc_set(desc_, kLtDescPointerMode, &on_device, sizeof on_device) == 0 &&
-          layout(0, kCudaBf16, k, n, k) && layout(1, kCudaBf16, k, m, ldx) &&
-          layout(2, out, n, m, ldy);
-    if (ok_ && bias != nullptr) {
-      ok_ = api.desc_set(desc_, kLtDescEpilogue, &kLtEpilogueBias, sizeof kLtEpilogueBias) == 0 &&
-            api.desc_set(desc_, kLtDescBiasPointer, &bias, sizeof bias) == 0;
-    }
-  }
-  Product(const Product&) = delete;
-  Product& operator=(const Product&) = delete;
-  ~Product() {
-    for (void* layout : layouts_) {
-      if (layout != nullptr) {
-        (void)api_.layout_destroy(layout);
-      }
-    }
-    if (desc_ != nullptr) {
-      (void)api_.desc_destroy(desc_);
-    }
-  }
-
-  std::optional<CublasLtAlgorithm> first_algorithm(uint32_t y_alignment) const {
-    void* preference = nullptr;
-    if (!ok_ || api_.preference_create(&preference) != 0) {
-      return std::nullopt;
-    }
-    const uint64_t workspace = kWorkspace;
-    const uint32_t no_reductions = 0;
-    const std::array<uint32_t, 4> alignment{16, 16, y_alignment, y_alignment};
-    bool ok = api_.preference_set(
-                  preference, kLtPreferenceWorkspace, &workspace, sizeof workspace) == 0 &&
-              api_.preference_set(
-                  preference, kLtPreferenceReductions, &no_reductions, sizeof no_reductions) == 0;
-    for (int i = 0; i < 4; ++i) {
-      ok = ok && api_.preference_set(preference,
-                                     kLtPreferenceAlignmentA + i,
-                                     &alignment[static_cast<size_t>(i)],
-                                     sizeof(uint32_t)) == 0;
-    }
-    CublasLtHeuristic found;
-    int count = 0;
-    ok = ok && api_.heuristic(api_.handle,
-                              desc_,
-                              layouts_[0],
-                              layouts_[1],
-                              layouts_[2],
-                              layouts_[2],
-                              preference,
-                              1,
-                              &found,
-                              &count) == 0;
-    (void)api_.preference_destroy(preference);
-    return ok && count > 0 ? std::optional(found.algorithm) : std::nullopt;
-  }
-
-  bool run(const CublasLtAlgorithm& algorithm,
-           const float* alpha,
-           const float* beta,
-           const void* w,
-           const void* x,
-           void* y,
-           void* workspace,
-           CUstream_st* stream) const {
-    return ok_ && api_.matmul(api_.handle,
-                              desc_,
-                              alpha,
-                              w,
-                              layouts_[0],
-                              x,
-                              layouts_[1],
-                              beta,
-                              y,
-                              layouts_[2],
-                              y,
-                              layouts_[2],
-                              &algorithm,
-                              workspace,
-                              kWorkspace,
-                              stream) == 0;
-  }
-
- private:
-  bool layout(size_t index, int type, int64_t rows, int64_t cols, int64_t ld) {
-    return api_.layout_create(&layouts_[index],
-                              type,
-                              static_cast<uint64_t>(rows),
-                              static_cast<uint64_t>(cols),
-                              ld) == 0;
-  }
-
-  const CublasLtApi& api_;
-  void* desc_ = nullptr;
-  std::array<void*, 3> layouts_{};
-  bool ok_ = false;
-};
-
-// The algorithm of a matrix, asked for once: a function of the arguments and the library's version.
-CublasLtAlgorithm algorithm_of(const CublasLtApi& api,
-                               int64_t n,
-                               int64_t k,
-                               int64_t ldx,
-                               int64_t ldy,
-                               int out,
-                               uint32_t align,
-                               const void* bias) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, uint32_t, bool>,
-                  CublasLtAlgorithm>
-      known;
-  const std::scoped_lock lock(mutex);
-  const auto [at, is_new] = known.try_emplace({n, k, ldx, ldy, out, align, bias != nullptr});
-  if (is_new) {
-    const auto found =
-        Product(api, kReferenceRows, n, k, ldx, ldy, out, bias).first_algorithm(align);
-    CHECK(found.has_value(), "cuBLASLt has no algorithm for ", n, " x ", k);
-    at->second = *found;
-  }
-  return at->second;
-}
+size_t workspace_bytes(const GemmDesc& /*desc*/, int64_t /*max_rows*/) { return kLtWorkspace; }
 
 void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
   const int64_t m = args.x.shape[0];
@@ -262,10 +120,17 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
     if (rows > 0) {
       const void* bias = args.bias.empty() ? nullptr : args.bias.as<uint16_t>() + row;
       const bool aligned = row * size % 16 == 0 && ldy * size % 16 == 0;
-      const CublasLtAlgorithm algorithm = algorithm_of(
-          *api, rows, desc.k, ldx, ldy, out, aligned ? 16u : static_cast<uint32_t>(size), bias);
-      const bool ok = Product(*api, m, rows, desc.k, ldx, ldy, out, bias)
-                          .run(algorithm,
+      const LtProblem problem{.m = m,
+                              .n = rows,
+                              .k = desc.k,
+                              .ldx = ldx,
+                              .ldy = ldy,
+                              .in = kCudaBf16,
+                              .out = out,
+                              .y_alignment = aligned ? 16u : static_cast<uint32_t>(size),
+                              .bias = bias};
+      const bool ok = LtProduct(*api, problem)
+                          .run(lt_algorithm(*api, problem),
                                scalars + part,
                                scalars + kMaxParts,
                                args.packed[kWeights].as<uint16_t>() + row * desc.k,

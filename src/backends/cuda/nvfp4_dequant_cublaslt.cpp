@@ -29,8 +29,8 @@ enum Slot { kPacked, kMultiplier, kScalars, kNumSlots };
 
 Support supports(const GemmDesc& desc) {
   Support support = supports_nvfp4(desc, kW4A16, Needs::Ampere);
-  if (support.ok && desc.epilogue != Epilogue::None) {
-    return {false, "has no epilogue"};
+  if (support.ok && (desc.epilogue != Epilogue::None || desc.pre_quant_scale)) {
+    return {false, "has neither epilogue nor pre_quant_scale"};
   }
   return support;
 }

@@ -24,19 +24,19 @@ constexpr W4A16MeasuredTiles kTiles[] = {
     {19968, 6656, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128Whole}},  // fi.down
     {151936, 4096, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128Whole, Tokens128, Tokens128, Tokens128Whole}},  // q8.lm_head
     {28672, 4096, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128, Tokens128Whole}},  // l8.gate_up
-    {4096, 14336, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128Whole}},  // l8.down
+    {4096, 14336, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Mixed, Tokens128Whole}},  // l8.down
     {7168, 5120, {Tokens8, Tokens16, Tokens32, Tokens64, Tokens128, Tokens128Whole, Tokens128Whole, Tokens128Whole}},  // q14.qkv
-    {5120, 5120, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128Whole, Tokens128Whole}},  // q14.o
+    {5120, 5120, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // q14.o
     {34816, 5120, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128, Tokens128}},  // q14.gate_up
-    {5120, 17408, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128}},  // q14.down
-    {10240, 5120, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128Whole}},  // q32.qkv
-    {5120, 8192, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128}},  // q32.o
+    {5120, 17408, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // q14.down
+    {10240, 5120, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // q32.qkv
+    {5120, 8192, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // q32.o
     {51200, 5120, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128, Tokens128}},  // q32.gate_up
-    {5120, 25600, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128}},  // q32.down
+    {5120, 25600, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // q32.down
     {4096, 1024, {Tokens8, Tokens8, Tokens16, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // q06.qkv
-    {1024, 2048, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // q06.o
-    {6144, 1024, {Tokens8, Tokens8, Tokens16, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Whole, Tokens128Whole}},  // q06.gate_up
-    {1024, 3072, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens128, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // q06.down
+    {1024, 2048, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens64Whole, Tokens128Mixed, Tokens64Whole}},  // q06.o
+    {6144, 1024, {Tokens8, Tokens8, Tokens16, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Mixed, Tokens128Mixed}},  // q06.gate_up
+    {1024, 3072, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens128, Tokens64Whole, Tokens128Mixed, Tokens128Mixed}},  // q06.down
     {960, 576, {Tokens8, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // smol.qkv
     {576, 576, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // smol.o
     {3072, 576, {Tokens8, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // smol.gate_up
