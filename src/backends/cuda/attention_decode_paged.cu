@@ -16,8 +16,8 @@
 // counter says so) folds what is stored, in the same order. So the cut between blocks, which
 // depends on the batch, cannot show in the bits.
 //
-// Why cp.async: rows of one KV head are 128 or 256 bytes apart by kv_heads rows; bulk copies that
-// small are limited by their issue rate.
+// Why cp.async: a row of one KV head is 128 or 256 bytes, and the next one lies kv_heads rows on;
+// bulk copies that small are limited by their issue rate.
 #include <algorithm>
 
 #include <cuda_bf16.h>
@@ -34,7 +34,8 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kStages = 3;
+constexpr int kStages = 2;
+constexpr int kBuffers = 4;        // chunks by which the first warp may be ahead of the last
 constexpr int kStageBytes = 4096;  // of K, and of V
 constexpr int kBlocksPerSm = 2;
 constexpr int kMinChunkShift = 8;   // chunks of 256 tokens at least,
@@ -49,7 +50,7 @@ struct Params {
   int group;
   int chunks_log2;     // a sequence has as many chunks or fewer up to 512 tokens a chunk
   int max_chunks;      // twice that
-  uint32_t* counters;  // [blocks]: blocks that have stored their part of the head begun there
+  uint32_t* counters;  // [blocks]: chunks that are stored of the head begun there
   float2* summary;     // [blocks, max_chunks, group]: maximum (base 2), sum
   float* partial;      // [blocks, max_chunks, group, head_dim]
 };
@@ -122,7 +123,8 @@ find_place(const Params& p, int head, int target, bool by_weight, int* base_of_s
     int sequence = round + lane;
     int chunk = target - base;
     if (by_weight) {
-      chunk = (chunk + each - 1) / each;
+      chunk =
+          static_cast<int>(static_cast<unsigned>(chunk + each - 1) / static_cast<unsigned>(each));
     }
     if (chunk >= cut.count) {  // it begins with the next sequence
       chunk = 0;
@@ -161,7 +163,9 @@ __device__ __forceinline__ bool find_stretch(const Params& p, Stretch& stretch) 
     stretch.quota = 1;
   } else {
     stretch.head_weight = __reduce_add_sync(~0u, weight);
-    stretch.quota = (stretch.head_weight * p.call.kv_heads + blocks - 1) / blocks;
+    stretch.quota =
+        static_cast<int>(static_cast<unsigned>(stretch.head_weight * p.call.kv_heads + blocks - 1) /
+                         static_cast<unsigned>(blocks));
   }
   const int total = stretch.head_weight * p.call.kv_heads;
   const int first = stretch.quota * block;
@@ -172,7 +176,8 @@ __device__ __forceinline__ bool find_stretch(const Params& p, Stretch& stretch) 
 #pragma unroll 1
   for (int side = 0;; ++side) {
     const int at = first + side * stretch.quota;
-    const int head = at / stretch.head_weight;
+    const int head =
+        static_cast<int>(static_cast<unsigned>(at) / static_cast<unsigned>(stretch.head_weight));
     int base = 0;
     Place place{p.call.kv_heads, 0, 0};
     if (at < total) {
@@ -342,11 +347,11 @@ struct Layout {
   static constexpr int kStageTokens = kStageBytes / (kDim * 2);
   static constexpr int kRing = kWarps * kStages * 2 * kStageBytes;
   static constexpr int kRowsBytes = kRows * kDim * 4;
-  static constexpr int kChunk = kRing;                  // [rows, head_dim] f32: warps so far
-  static constexpr int kHead = kChunk + kRowsBytes;     // the same: chunks so far
-  static constexpr int kSums = kHead + kRowsBytes;      // [2, rows] float2
-  static constexpr int kTurns = kSums + 2 * kRows * 8;  // barriers
-  static constexpr int kBytes = kTurns + kWarps * 8;
+  static constexpr int kChunk = kRing;  // kBuffers of [rows, head_dim] f32: warps so far
+  static constexpr int kHead = kChunk + kBuffers * kRowsBytes;       // one: chunks so far
+  static constexpr int kSums = kHead + kRowsBytes;                   // as many of [rows] float2
+  static constexpr int kTurns = kSums + (kBuffers + 1) * kRows * 8;  // barriers
+  static constexpr int kBytes = kTurns + kBuffers * kWarps * 8;
 };
 
 /// A warp's result: rows lane / 4 and, with 16 rows, 8 more; columns 8 i + 2 (lane % 4) + {0, 1}.
@@ -420,8 +425,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   auto* chunk_rows = reinterpret_cast<float*>(ring + L::kChunk);
   auto* head_rows = reinterpret_cast<float*>(ring + L::kHead);
   auto* chunk_sums = reinterpret_cast<float2*>(ring + L::kSums);
-  auto* head_sums = chunk_sums + kRows;
-  const uint32_t turns = shared_address(ring) + L::kTurns;  // barrier w: warp w has stored
+  auto* head_sums = chunk_sums + kBuffers * kRows;
+  const uint32_t turns = shared_address(ring) + L::kTurns;  // of a buffer and warp: it has stored
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -429,8 +434,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   const int block = static_cast<int>(blockIdx.x);
   allow_next_kernel();
   if (thread == 0) {
-    for (int w = 0; w < kWarps; ++w) {
-      barrier_init(turns + w * 8, 1);
+    for (int i = 0; i < kBuffers * kWarps; ++i) {
+      barrier_init(turns + i * 8, 32);
     }
   }
   __syncthreads();
@@ -452,6 +457,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
 
   Walk ahead{stretch.begin, 0, {}};
   ahead.load(p, end);
+  Walk walk = ahead;
   int ahead_token = warp * kTokens;  // in its chunk
   bool ahead_live = !ahead.done(end);
   const auto settle = [&] {  // on to a chunk that has a stage for this warp
@@ -508,16 +514,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   int q_sequence = -1;
   int q_head = -1;
   bool folds = false;  // this block began with the head's chunk 0
-  Walk walk{stretch.begin, 0, {}};
-  walk.load(p, end);
   // Weight before chunk 0 of the head that is walked, and before the chunk.
   int head_base = stretch.begin.head * stretch.head_weight + stretch.base;
   int position = head_base;
   if (stretch.begin.chunk > 0) {
     position += stretch.begin.chunk * chunk_weight(walk.length, walk.cut, stretch.by_weight);
   }
-  int first_block = head_base / stretch.quota;  // that holds chunk 0
-  int mine = 0;                                 // chunks of this head in this block
+  int first_block = stretch.by_weight ? head_base / stretch.quota : head_base;  // has chunk 0
+  int mine = 0;  // chunks of this head in this block
   int slot = 0;
   for (uint32_t turn = 0; !walk.done(end); ++turn) {
     const Place at = walk.at;
@@ -677,18 +681,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     const bool last = at.chunk + 1 == cut.count;
     const bool leaves = walk.done(end);
     const bool stores = !folds || (leaves && !last);
-    // The first warp waits until the last one has taken the chunk before.
-    barrier_wait(turns + (warp + kWarps - 1) % kWarps * 8, warp == 0 ? (turn & 1) ^ 1 : turn & 1);
+    // The first warp waits until the last one has taken the chunk before from this buffer.
+    const uint32_t buffer = turn % kBuffers;
+    const uint32_t parity = turn / kBuffers & 1;
+    float* buffer_rows = chunk_rows + buffer * (kRows * kDim);
+    float2* buffer_sums = chunk_sums + buffer * kRows;
+    const uint32_t buffer_turns = turns + buffer * (kWarps * 8);
+    barrier_wait(buffer_turns + (warp + kWarps - 1) % kWarps * 8, warp == 0 ? parity ^ 1 : parity);
     if (warp > 0) {
-      result.fold_after(chunk_rows, chunk_sums, p.group);
+      result.fold_after(buffer_rows, buffer_sums, p.group);
     }
     if (warp < kWarps - 1) {
-      result.store(chunk_rows, chunk_sums, p.group);
+      result.store(buffer_rows, buffer_sums, p.group);
     }
-    __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(turns + warp * 8);
-    }
+    barrier_arrive(buffer_turns + warp * 8);
     if (warp == kWarps - 1) {
       if (folds && !begins) {
         result.fold_after(head_rows, head_sums, p.group);

@@ -14,7 +14,7 @@
 // two warpgroups take turns at the tensor cores (the schedule of FlashAttention-3, Shah et al.
 // 2024).
 //
-// Blocks stay and take tiles from a counter, the heaviest of a sequence first; the loads of the
+// Blocks stay and take tiles from a counter, about the heaviest first; the loads of the
 // next tile run beside the end of the last one. No plan from the host: blocks find their tiles in
 // q_begin. Needs two counters that are zero, and leaves them so.
 #include <algorithm>
@@ -37,6 +37,7 @@ namespace {
 constexpr int kRows = 128;  // of queries, a block
 constexpr int kTile = 128;  // keys
 constexpr int kStages = 2;
+constexpr int kFewTiles = 6;   // a block
 constexpr int kThreads = 384;  // a loading warpgroup and two that compute
 constexpr int kLoaderRegisters = 40;
 constexpr int kComputeRegisters = 232;
@@ -86,53 +87,100 @@ __device__ __forceinline__ int tiles_of(const Params& p, int sequence, int* firs
   return (*tokens * p.group + kRows - 1) / kRows;
 }
 
-/// Tiles of one KV head, all sequences together.
-__device__ __forceinline__ int count_tiles(const Params& p) {
+/// Tiles of one KV head that are among the last `most` of their sequence.
+__device__ __forceinline__ int count_tiles(const Params& p, int most) {
   int count = 0;
   for (int s = static_cast<int>(threadIdx.x) % 32; s < p.call.seqs; s += 32) {
     int first = 0;
     int tokens = 0;
-    count += tiles_of(p, s, &first, &tokens);
+    count += min(tiles_of(p, s, &first, &tokens), most);
   }
   return __reduce_add_sync(~0u, count);
 }
 
-/// Tile `index` of all: heads, then sequences, then tiles, the last first. Every warp finds it by
-/// itself.
-__device__ __forceinline__ Work find_work(const Params& p, int tiles, int index) {
-  Work work{};
-  work.sequence = -1;
-  if (index >= tiles * p.call.kv_heads) {
-    return work;
-  }
+/// Tile `tile` of sequence `round` + `from`, whose lane knows its first row and tokens.
+__device__ __forceinline__ void set_work(
+    const Params& p, Work& work, int round, int from, int tile, int first, int tokens) {
+  work.sequence = round + from;
+  work.tile = tile;
+  work.first = __shfl_sync(~0u, first, from);
+  tokens = __shfl_sync(~0u, tokens, from);
+  work.rows = tokens * p.group;
+  work.length = p.call.kv_lens[work.sequence];
+  work.offset = work.length - tokens;
+}
+
+/// Tile `at` of a head: the last tile of every sequence comes first, then the last but one of all.
+__device__ __forceinline__ void find_by_rank(const Params& p, Work& work, int at) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  work.kv_head = index / tiles;
-  index -= work.kv_head * tiles;
-  int before = 0;
+  int rank = 0;  // the largest with count_tiles(rank) <= at
+  int above = (p.call.tokens * p.group + kRows - 1) / kRows + 1;
+  while (above - rank > 1) {
+    const int middle = (rank + above) / 2;
+    if (count_tiles(p, middle) <= at) {
+      rank = middle;
+    } else {
+      above = middle;
+    }
+  }
+  int skip = at - count_tiles(p, rank);  // sequences that have such a tile
   for (int round = 0;; round += 32) {
     int first = 0;
     int tokens = 0;
     const int count = tiles_of(p, round + lane, &first, &tokens);
-    int upto = count;
+    const unsigned have = __ballot_sync(~0u, count > rank);
+    if (skip >= __popc(have)) {
+      skip -= __popc(have);
+      continue;
+    }
+    const int from = static_cast<int>(__fns(have, 0, skip + 1));
+    set_work(p, work, round, from, __shfl_sync(~0u, count, from) - 1 - rank, first, tokens);
+    return;
+  }
+}
+
+/// Tile `at` of a head: sequence after sequence, the last tile of each first.
+__device__ __forceinline__ void find_by_sequence(const Params& p, Work& work, int at) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int before = 0;
+  for (int round = 0;; round += 32) {
+    int first = 0;
+    int tokens = 0;
+    int upto = tiles_of(p, round + lane, &first, &tokens);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0u, upto, step);
       upto += lane >= step ? other : 0;
     }
-    const unsigned past = __ballot_sync(~0u, before + upto > index);
+    const unsigned past = __ballot_sync(~0u, before + upto > at);
     if (past != 0) {
-      const int at = __ffs(static_cast<int>(past)) - 1;
-      work.sequence = round + at;
-      work.tile = before + __shfl_sync(~0u, upto, at) - 1 - index;
-      work.first = __shfl_sync(~0u, first, at);
-      tokens = __shfl_sync(~0u, tokens, at);
-      work.rows = tokens * p.group;
-      work.length = p.call.kv_lens[work.sequence];
-      work.offset = work.length - tokens;
-      return work;
+      const int from = __ffs(static_cast<int>(past)) - 1;
+      set_work(p, work, round, from, before + __shfl_sync(~0u, upto, from) - 1 - at, first, tokens);
+      return;
     }
     before += __shfl_sync(~0u, upto, 31);
   }
+}
+
+/// Tile `index` of the `tiles` times kv_heads there are. Few tiles a block: the heaviest of all
+/// heads first, so that none begins late. Many: head after head, so that blocks that run side by
+/// side read the same keys. Every warp finds it by itself.
+__device__ __forceinline__ Work find_work(const Params& p, int tiles, int index) {
+  Work work{};
+  work.sequence = -1;
+  const int all = tiles * p.call.kv_heads;
+  if (index >= all) {
+    return work;
+  }
+  if (all <= kFewTiles * static_cast<int>(gridDim.x)) {
+    const int at = index / p.call.kv_heads;
+    work.kv_head = index - at * p.call.kv_heads;
+    find_by_rank(p, work, at);
+  } else {
+    work.kv_head = index / tiles;
+    find_by_sequence(p, work, index - work.kv_head * tiles);
+  }
+  return work;
 }
 
 /// Loads the boxes of tile `tile` that hold keys of the sequence. By the loading warpgroup: one
@@ -242,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
   if (warpgroup == 0) {
     // ---- load
     give_registers<kLoaderRegisters>();
-    const int all = count_tiles(p);
+    const int all = count_tiles(p, 1 << 30);
     int loaded = 0;  // tiles of keys, all tiles of rows together
     Work work = find_work(p, all, static_cast<int>(blockIdx.x));
     for (int item = 0;; ++item) {
