@@ -34,7 +34,7 @@ EngineImpl::EngineImpl(Parts parts)
       cache_(parts_.pool->page_size()),
       scheduler_(scheduler_limits(parts_.config), *parts_.pool, cache_),
       source_(parts_.model->first_source()) {
-  scheduler_.set_eos(parts_.info.eos_token_ids);
+  scheduler_.set_eos(source_.eos_token_ids);
   publish();
   thread_ = std::thread([this] { loop(); });
 }
@@ -170,7 +170,7 @@ void EngineImpl::sample_block(const Batch& batch,
         const int32_t next = sequence.tokens[static_cast<size_t>(row.position) + 1];
         of_prompt[i] = prompt_logprobs(row.logits, next, sequence.request.logprobs);
       } else {
-        Sampled sampled = sample(row.logits, sequence, masks[i], parts_.info.eos_token_ids);
+        Sampled sampled = sample(row.logits, sequence, masks[i], source_.eos_token_ids);
         tokens[row.slice] = sampled.token;
         logprobs[row.slice] = std::move(sampled.logprobs);
       }
@@ -355,7 +355,8 @@ void EngineImpl::publish() {
               static_cast<int64_t>(weights_serial_),
               false,
               now,
-              {released_.begin(), released_.end()}};
+              {released_.begin(), released_.end()},
+              weights_valid_};
   if (published_source_.stamps != source_.stamps ||
       published_source_.directory != source_.directory) {
     published_source_ = source_;

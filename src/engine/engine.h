@@ -141,6 +141,7 @@ struct WeightsInfo {  // a snapshot
   bool staging = false;
   EngineState state = EngineState::Serving;
   std::vector<MemoryTag> released;
+  bool valid = true;  // the weights are those of a checkpoint
 };
 
 struct WeightChecksum {

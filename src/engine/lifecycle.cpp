@@ -55,7 +55,8 @@ WeightsInfo EngineImpl::weights() const {
 Result<void> EngineImpl::pause(PauseMode mode) {
   return call<void>([this, mode]() -> Result<void> {
     if (!released_.empty() || !weights_valid_) {
-      return tl::unexpected<Error>(wrong_state("pause", "resume memory, update weights"));
+      return tl::unexpected<Error>(
+          wrong_state("pause", released_.empty() ? "update weights" : "resume memory"));
     }
     paused_ = true;
     if (mode == PauseMode::Abort) {
@@ -102,7 +103,9 @@ void EngineImpl::settle() {
       commit_->aborted = scheduler_.num_running() + scheduler_.num_waiting();
       end_all(FinishReason::Abort, {ErrorCode::Cancelled, "aborted by a weight update", {}});
     }
-    if (policy != RunningPolicy::Wait || paused_ || scheduler_.idle()) {
+    // Requests that cannot go on, for a pause or for want of memory or weights, are not waited for.
+    const bool nothing_runs = paused_ || !weights_valid_ || !released_.empty();
+    if (policy != RunningPolicy::Wait || nothing_runs || scheduler_.idle()) {
       commit_now();
     }
   }
@@ -140,8 +143,9 @@ Result<void> EngineImpl::release_memory(const std::vector<MemoryTag>& wanted) {
                                          ? std::set<MemoryTag>(kAllTags.begin(), kAllTags.end())
                                          : std::set<MemoryTag>(wanted.begin(), wanted.end());
     if (scheduler_.num_running() > 0 || (!paused_ && !scheduler_.idle()) || commit_ != nullptr) {
-      return tl::unexpected<Error>(
-          wrong_state("a release while requests run", "wait for idle, abort, pause with retract"));
+      return tl::unexpected<Error>(wrong_state(
+          "a release while requests run",
+          paused_ ? "abort, pause with retract" : "wait for idle, abort, pause with retract"));
     }
     if (staging_ && tags.contains(MemoryTag::Weights)) {  // staging reads where the weights are
       return tl::unexpected<Error>(

@@ -167,6 +167,7 @@ Result<WeightUpdateReport> EngineImpl::replace_weights(const WeightUpdate& updat
     report.in_place = true;
   }
   weights_valid_ = true;
+  scheduler_.set_eos(source_.eos_token_ids);
   ++weights_serial_;
   weight_version_ = update.weight_version.value_or(fmt::format("update-{}", weights_serial_));
   drop_prefixes(update);
@@ -200,8 +201,11 @@ Result<void> EngineImpl::set_weight_version(const std::string& version) {
 
 Result<std::vector<WeightChecksum>> EngineImpl::weight_checksums() {
   return call<std::vector<WeightChecksum>>([this]() -> Result<std::vector<WeightChecksum>> {
-    if (!parts_.model->parameters().resident()) {
-      return tl::unexpected<Error>(wrong_state("a checksum", "resume memory with tag weights"));
+    if (!weights_valid_) {  // resident or not: there is nothing to add up
+      return tl::unexpected<Error>(wrong_state("a checksum",
+                                               released_.contains(MemoryTag::Weights)
+                                                   ? "resume memory with tag weights"
+                                                   : "update weights"));
     }
     std::vector<WeightChecksum> all;
     for (const model::Checksum& sum : parts_.model->parameters().checksums(parts_.stream.get())) {
@@ -221,7 +225,7 @@ Result<NamedWeight> EngineImpl::weight_by_name(const std::string& name, int64_t 
   }
   const bool released =
       std::find(now.released.begin(), now.released.end(), MemoryTag::Weights) != now.released.end();
-  if (released || now.state == EngineState::NeedsWeights) {
+  if (released || now.state == EngineState::NeedsWeights || !now.valid) {
     return fail(ErrorCode::WrongState,
                 fmt::format("there are no weights to show in state {}; possible now: {}",
                             to_string(now.state),

@@ -20,12 +20,21 @@ struct Opened {
   Source source;
 };
 
+std::vector<int32_t> eos_token_ids_of(const ModelConfig& config) {
+  std::vector<int32_t> ids;
+  ids.reserve(config.eos_token_ids.size());
+  for (const int64_t id : config.eos_token_ids) {
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
 Result<Opened> open_servable(const std::string& directory,
                              const SourceCheck& check = {},
                              const std::stop_token& stop = {}) {
   Checkpoint checkpoint = TRY(Checkpoint::open(directory));
   TRY(checkpoint.require_servable());
-  Source source{directory, checkpoint.stamps(), 0};
+  Source source{directory, checkpoint.stamps(), 0, eos_token_ids_of(checkpoint.config())};
   std::optional<Manifest> own;
   const Manifest* manifest = check.manifest;
   if (manifest == nullptr) {
@@ -146,9 +155,7 @@ Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
       options.slice.layer_begin;
   facts.kv_heads = config.num_key_value_heads;
   facts.head_dim = config.head_dim;
-  for (int64_t id : config.eos_token_ids) {
-    facts.eos_token_ids.push_back(static_cast<int32_t>(id));
-  }
+  facts.eos_token_ids = eos_token_ids_of(config);
   facts.layer_table = builder.layer_table();
 
   model->parameters_ = builder.take_store();

@@ -102,8 +102,9 @@ struct SourceCheck {
 // Where the weights came from.
 struct Source {
   std::string directory;
-  std::vector<FileStamp> stamps;  // of the weight files
-  int64_t files_verified = 0;     // against a manifest; 0: there was none
+  std::vector<FileStamp> stamps;       // of the weight files
+  int64_t files_verified = 0;          // against a manifest; 0: there was none
+  std::vector<int32_t> eos_token_ids;  // of its config
 };
 
 // Weights of another checkpoint of the same model, ready to be committed.

@@ -1,8 +1,10 @@
 // Weight updates, pauses, flushes and memory release, over tiny models with really different
 // weights.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <thread>
 
@@ -37,6 +39,11 @@ Request probe(int32_t length = 40) {
   Request request = greedy_request(prompt(length), 16);
   request.logprobs.output = true;
   return request;
+}
+
+// generation_config.json has the last word on end tokens.
+void set_eos(const std::string& directory, int32_t token) {
+  std::ofstream(directory + "/generation_config.json") << "{\"eos_token_id\": " << token << "}";
 }
 
 class Lifecycle : public testing::Test {
@@ -313,6 +320,53 @@ TEST_F(Lifecycle, ResumedWeightsNeedAnUpdateFirst) {
   EXPECT_THAT(result.error().text(), HasSubstr("needs-weights"));
   ASSERT_TRUE(update(b_.path()).has_value());
   expect_same(generate(*engine_, probe()), fresh(b_.path()));
+}
+
+TEST_F(Lifecycle, AnUpdateDoesNotWaitForRequestsThatHaveNoWeights) {
+  // "wait" would wait for ever: the request needs the weights that the update brings.
+  Pending retracted(*engine_, greedy_request(prompt(10), 40));
+  retracted.wait_for_tokens(3);
+  ASSERT_TRUE(engine_->pause(PauseMode::Retract).has_value());
+  ASSERT_TRUE(engine_->release_memory({MemoryTag::Weights}).has_value());
+  ASSERT_TRUE(engine_->resume().has_value());
+  ASSERT_TRUE(engine_->resume_memory({MemoryTag::Weights}).has_value());
+  EXPECT_EQ(engine_->weights().state, EngineState::NeedsWeights);
+  EXPECT_FALSE(engine_->weight_checksums().has_value());
+  ASSERT_TRUE(update(b_.path()).has_value());
+  EXPECT_EQ(retracted.wait().tokens.size(), 40u);
+  expect_same(generate(*engine_, probe()), fresh(b_.path()));
+}
+
+TEST_F(Lifecycle, AnUpdateDoesNotWaitForRequestsWithoutCacheMemory) {
+  Pending retracted(*engine_, greedy_request(prompt(10), 40));
+  retracted.wait_for_tokens(3);
+  ASSERT_TRUE(engine_->pause(PauseMode::Retract).has_value());
+  ASSERT_TRUE(engine_->release_memory({MemoryTag::KvCache}).has_value());
+  ASSERT_TRUE(engine_->resume().has_value());
+  ASSERT_TRUE(update(b_.path()).has_value());
+  ASSERT_TRUE(engine_->resume_memory({}).has_value());
+  EXPECT_EQ(retracted.wait().tokens.size(), 40u);
+}
+
+TEST_F(Lifecycle, EndTokensComeWithTheWeights) {
+  const auto answer = [&](bool ignore_eos) {
+    Request request = greedy_request(prompt(10), 12);
+    request.sampling.ignore_eos = ignore_eos;
+    return generate(*engine_, std::move(request));
+  };
+  const std::vector<int32_t> all = answer(true).tokens;
+  ASSERT_EQ(all.size(), 12u);
+  const int32_t end = all[4];
+  const auto first = static_cast<size_t>(std::find(all.begin(), all.end(), end) - all.begin());
+  test::TempDir other;
+  test::CheckpointEdit(a_).write(other.path());
+  set_eos(other.path(), end);
+  ASSERT_TRUE(update(other.path()).has_value());
+  const Answer stopped = answer(false);
+  EXPECT_EQ(stopped.tokens.size(), first + 1);
+  EXPECT_EQ(stopped.last.finish, FinishReason::StopToken);
+  ASSERT_TRUE(update(a_).has_value());
+  EXPECT_EQ(answer(false).tokens, all);
 }
 
 TEST_F(Lifecycle, WrongMovesSayTheStateAndWhatIsPossible) {
