@@ -4,10 +4,12 @@
 // the proposal for 256 rows, which is the one in use. Needs libcublasLt.so.13.
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "backends/cuda/cublas_api.h"
 #include "backends/cuda/cublas_lt_product.h"
+#include "backends/cuda/cublas_lt_tune.h"
 #include "bench/gpu/common.cuh"
 #include "bench/gpu/w4a16_shapes.h"
 
@@ -55,7 +57,15 @@ int main() {
       }
       algorithms.push_back(algorithm);
     }
+    CUDA_CHECK(cudaEventRecord(a));
+    CUDA_CHECK(cudaEventSynchronize(a));
+    const auto start = std::chrono::steady_clock::now();
+    cuda::tune_lt(*api, problem(1), nullptr);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    std::printf("%s: tuned in %.0f ms\n", shape.name, took.count() * 1e3);
     for (const int64_t m : kRows) {
+      algorithms.resize(6);
+      algorithms.push_back(cuda::lt_algorithm(*api, problem(m)));
       const cuda::LtProduct product(*api, problem(m));
       const auto call = [&](size_t i, int copy) {
         return product.run(algorithms[i],

@@ -189,6 +189,28 @@ TEST_P(GemmMatrix, RowsKeepTheirBitsForEveryRowCountAndThreadCount) {
   });
 }
 
+TEST_P(GemmMatrix, RowsKeepTheirBitsAmongThousands) {
+  if (GetParam()->opt_in) {
+    GTEST_SKIP() << "opt-in backends do not promise this";
+  }
+  std::vector<GemmDesc> descs;
+  for (QuantMode mode : {kBf16, kW4A16, kW4A4, kFp8}) {
+    descs.push_back(make_gemm_desc(mode, 64, 128, 0, {64}));
+  }
+  for_accepted(descs, 1100, [&](const GemmProblem& problem, Stream stream) {
+    if (stream.device.kind == Device::Kind::Cpu) {
+      return;  // choose nothing by the number of rows beyond those of the test before
+    }
+    const PackedGemm packed = pack_gemm(*GetParam(), problem, stream);
+    const std::vector<float> whole = run_gemm(*GetParam(), problem, packed, stream, 0, 1100);
+    for (const int64_t rows : {1, 16, 17, 64, 65, 256, 257, 513, 1024, 1099}) {
+      const auto some = run_gemm(*GetParam(), problem, packed, stream, 0, rows);
+      ASSERT_TRUE(std::equal(some.begin(), some.end(), whole.begin()))
+          << describe(problem.desc) << " rows " << rows;
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends,
                          GemmMatrix,
                          testing::ValuesIn(gemm_backends().begin(), gemm_backends().end()),

@@ -9,12 +9,6 @@
 
 namespace nibble::cuda {
 
-namespace {
-
-constexpr int64_t kReferenceRows = 256;
-
-}  // namespace
-
 LtProduct::LtProduct(const CublasLtApi& api, const LtProblem& p) : api_(api) {
   const int32_t transpose = kCublasTranspose;
   const int32_t on_device = kLtPointerModeDevice;
@@ -115,21 +109,65 @@ bool LtProduct::run(const CublasLtAlgorithm& algorithm,
                             stream) == 0;
 }
 
+namespace {
+
+using ReferenceKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int, int, uint32_t, bool>;
+using TunedKey = std::tuple<int64_t, int64_t, int, int, bool>;
+
+// Of the process, as the library's handle is.
+struct Algorithms {
+  std::mutex mutex;
+  std::map<ReferenceKey, CublasLtAlgorithm> reference;
+  std::map<TunedKey, LtAlgorithms> tuned;
+};
+
+Algorithms& known() {
+  static Algorithms all;
+  return all;
+}
+
+TunedKey tuned_key(const LtProblem& p) { return {p.n, p.k, p.in, p.out, p.bias != nullptr}; }
+
+}  // namespace
+
+size_t lt_row_class(int64_t m) {
+  size_t c = 0;
+  while (c + 1 < kLtRowClasses.size() && m > kLtRowClasses[c]) {
+    ++c;
+  }
+  return c;
+}
+
 CublasLtAlgorithm lt_algorithm(const CublasLtApi& api, const LtProblem& p) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int, uint32_t, bool>,
-                  CublasLtAlgorithm>
-      known;
-  const std::scoped_lock lock(mutex);
-  const auto [at, is_new] =
-      known.try_emplace({p.n, p.k, p.ldx, p.ldy, p.in, p.out, p.y_alignment, p.bias != nullptr});
+  Algorithms& all = known();
+  const std::scoped_lock lock(all.mutex);
+  if (p.y_alignment == 16) {
+    const auto tuned = all.tuned.find(tuned_key(p));
+    if (tuned != all.tuned.end()) {
+      return tuned->second[lt_row_class(p.m)];
+    }
+  }
+  const auto [at, is_new] = all.reference.try_emplace(
+      {p.n, p.k, p.ldx, p.ldy, p.in, p.out, p.y_alignment, p.bias != nullptr});
   if (is_new) {
     LtProblem reference = p;
-    reference.m = kReferenceRows;
+    reference.m = kLtRowClasses[kLtReferenceClass];
     const bool found = LtProduct(api, reference).first_algorithm(p.y_alignment, &at->second);
     CHECK(found, "cuBLASLt has no algorithm for ", p.n, " x ", p.k);
   }
   return at->second;
+}
+
+void set_lt_algorithms(const LtProblem& problem, const LtAlgorithms& algorithms) {
+  Algorithms& all = known();
+  const std::scoped_lock lock(all.mutex);
+  all.tuned.try_emplace(tuned_key(problem), algorithms);
+}
+
+bool has_lt_algorithms(const LtProblem& problem) {
+  Algorithms& all = known();
+  const std::scoped_lock lock(all.mutex);
+  return all.tuned.contains(tuned_key(problem));
 }
 
 }  // namespace nibble::cuda

@@ -59,8 +59,20 @@ class LtProduct {
   bool ok_ = false;
 };
 
-/// The algorithm of a matrix, asked for once: a function of the problem without m and pointers, and
-/// of the library's version. CHECKs that there is one.
+/// Row counts for which a matrix may have algorithms of its own: up to so many; the last for all
+/// more.
+inline constexpr std::array<int64_t, 5> kLtRowClasses = {16, 64, 256, 1024, 4096};
+inline constexpr size_t kLtReferenceClass = 2;
+using LtAlgorithms = std::array<CublasLtAlgorithm, kLtRowClasses.size()>;
+size_t lt_row_class(int64_t m);
+
+/// The algorithm of a problem: what set_lt_algorithms() left where y is aligned, else the
+/// reference, asked for once: a function of the problem without m and pointers, and of the
+/// library's version. CHECKs that there is one.
 CublasLtAlgorithm lt_algorithm(const CublasLtApi& api, const LtProblem& problem);
+
+/// For all problems with the n, k, types and presence of a bias of `problem`.
+void set_lt_algorithms(const LtProblem& problem, const LtAlgorithms& algorithms);
+bool has_lt_algorithms(const LtProblem& problem);
 
 }  // namespace nibble::cuda

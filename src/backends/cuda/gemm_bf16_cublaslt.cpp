@@ -1,8 +1,8 @@
 // BF16 products, and FP8 weights as BF16 (E4M3 fits bf16 exactly; the scale of a part is the alpha
 // of its own product), through cuBLASLt.
 //
-// One algorithm a matrix, whatever the number of rows (cublas_lt_product.h), so a row's bits do not
-// depend on the others.
+// A row's bits do not depend on the others: a few classes of row counts have algorithms of their
+// own, found when a matrix of a size is packed first, with the same bits (cublas_lt_tune.h).
 #include <array>
 #include <vector>
 
@@ -11,6 +11,7 @@
 #include "backends/cuda/cublas_api.h"
 #include "backends/cuda/cublas_lt_api.h"
 #include "backends/cuda/cublas_lt_product.h"
+#include "backends/cuda/cublas_lt_tune.h"
 #include "backends/cuda/cuda_check.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -54,6 +55,9 @@ Support supports(const GemmDesc& desc) {
   return {true, {}};
 }
 
+// BF16 parts have no scales of their own: one product.
+bool is_whole(const GemmDesc& desc) { return desc.mode == kBf16; }
+
 std::vector<Tensor> packed_layout(const GemmDesc& desc) {
   const Device device{desc.device, 0};
   std::vector<Tensor> slots(kNumSlots);
@@ -96,6 +100,19 @@ void pack(const GemmDesc& desc,
   CUDA_CHECK(cudaMemcpyAsync(
       slots[kScalars].data, scalars.data(), sizeof scalars, cudaMemcpyHostToDevice, native));
   CUDA_CHECK(cudaStreamSynchronize(native));
+  for (int part = 0; part < (is_whole(desc) ? 1 : desc.num_parts); ++part) {
+    const int64_t rows = is_whole(desc) ? desc.n : desc.part_rows[static_cast<size_t>(part)];
+    if (rows > 0) {
+      // The bias is only asked about; any pointer will do.
+      tune_lt(*cublas_lt_api(),
+              {.n = rows,
+               .k = desc.k,
+               .in = kCudaBf16,
+               .out = desc.out == DType::F32 ? kCudaF32 : kCudaBf16,
+               .bias = desc.epilogue == Epilogue::Bias ? slots[kScalars].data : nullptr},
+              native);
+    }
+  }
 }
 
 size_t workspace_bytes(const GemmDesc& /*desc*/, int64_t /*max_rows*/) { return kLtWorkspace; }
@@ -112,8 +129,7 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
   const int64_t ldy = args.y.stride[0];
   const float* scalars = args.packed[kScalars].as<float>();
   const int64_t size = size_of(args.y.dtype);
-  // BF16 parts have no scales of their own: one product.
-  const bool whole = desc.mode == kBf16;
+  const bool whole = is_whole(desc);
   int64_t row = 0;
   for (int part = 0; part < (whole ? 1 : desc.num_parts); ++part) {
     const int64_t rows = whole ? desc.n : desc.part_rows[static_cast<size_t>(part)];
