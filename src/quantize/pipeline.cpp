@@ -23,6 +23,7 @@
 #include "quantize/folds.h"
 #include "quantize/plan.h"
 #include "quantize/recipe.h"
+#include "quantize/report_html.h"
 #include "quantize/unit.h"
 #include "quantize/work_folder.h"
 
@@ -286,6 +287,7 @@ Result<void> write_output(const QuantizeOptions& options,
   const OutputScheme scheme{options.layout, activations, excluded_modules(plan, source)};
   copy_side_files(options.source, folder);
   write_file_atomically(folder + "/quantize_report.json", pretty_json(to_json(report)));
+  write_file_atomically(folder + "/quantize_report.html", to_html(report));
   if (options.layout == Layout::ModelOpt) {
     write_file_atomically(folder + "/hf_quant_config.json", pretty_json(hf_quant_config(scheme)));
   }
