@@ -53,6 +53,9 @@ Result<CpuIsa> resolve_isa(const std::string& text) {
   return wanted;
 }
 
+// What is left takes a staged weight update of a model that fills a quarter of the card.
+constexpr double kGpuMemoryFraction = 0.7;
+
 void set_if_given(int64_t& target, int64_t value) {
   if (value > 0) {
     target = value;
@@ -160,6 +163,17 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                 flags.disable_radix_cache,
                 "compute every prompt anew instead of reusing cached prefixes")
       ->group("Scheduling");
+  command
+      .add_flag("--disable-cuda-graph",
+                flags.disable_cuda_graph,
+                "compute decode steps kernel by kernel instead of replaying captured graphs")
+      ->group("Scheduling");
+  command
+      .add_option("--cuda-graph-max-bs,--cuda-graph-max-bs-decode",
+                  flags.cuda_graph_max_bs,
+                  "largest batch with a captured graph; default: --max-running-requests")
+      ->check(CLI::Range(1, 512))
+      ->group("Scheduling");
   add_logging_flags(command, flags);
 }
 
@@ -185,6 +199,8 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   config.attention_backend = flags.attention_backend;
   if (flags.mem_fraction_static > 0) {
     config.memory_fraction = flags.mem_fraction_static;
+  } else if (config.device.kind == Device::Kind::Cuda) {
+    config.memory_fraction = kGpuMemoryFraction;
   }
   set_if_given(config.context_length, flags.context_length);
   set_if_given(config.max_total_tokens, flags.max_total_tokens);
@@ -193,6 +209,8 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   set_if_given(config.chunked_prefill_size, flags.chunked_prefill_size);
   set_if_given(config.max_queued_requests, flags.max_queued_requests);
   config.prefix_cache = !flags.disable_radix_cache;
+  config.decode_graphs = !flags.disable_cuda_graph;
+  set_if_given(config.max_graph_requests, flags.cuda_graph_max_bs);
   return config;
 }
 

@@ -150,6 +150,7 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"max_prefill_tokens", config.chunked_prefill_size},
           {"page_size", config.page_size},
           {"disable_radix_cache", !config.prefix_cache},
+          {"disable_cuda_graph", !config.decode_graphs},
           {"stream_interval", flags.stream_interval},
           {"reasoning_parser", flags.reasoning_parser},
           {"tool_call_parser", flags.tool_call_parser},

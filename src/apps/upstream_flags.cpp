@@ -49,8 +49,6 @@ constexpr UpstreamFlag kFlags[] = {
     {"--disable-overlap-schedule", false, "", "there is no overlap schedule"},
     {"--enable-mixed-chunk", false, "", "the scheduler decides"},
     {"--disable-chunked-prefix-cache", false, "", "the scheduler decides"},
-    {"--cuda-graph-max-bs,--cuda-graph-max-bs-decode", true, "", "the engine decides"},
-    {"--disable-cuda-graph", false, "", "the engine decides"},
     {"--disable-cuda-graph-padding", false, "", "the engine decides"},
     {"--disable-flashinfer-autotune", false, "", "kernels are chosen by rule, never by timing"},
     {"--disable-shared-experts-fusion", false, "", "shared experts are not fused"},

@@ -22,13 +22,15 @@ struct EngineConfig {
   std::string attention_backend = "auto";
   int64_t context_length = 0;    // 0: from config.json
   int64_t max_total_tokens = 0;  // 0: from memory_fraction
-  double memory_fraction = 0.5;  // of free memory, for the KV cache on the CPU
+  double memory_fraction = 0.5;  // of free memory, for the KV cache
   int64_t page_size = 16;
   int64_t max_running_requests = 64;
   int64_t chunked_prefill_size = 512;  // tokens a step
   int64_t max_queued_requests = 4096;
   int64_t max_staging_bytes = -1;  // spare memory of a weight update; negative: what is free
   bool prefix_cache = true;
+  bool decode_graphs = true;        // CUDA: replay decode steps from captured graphs
+  int64_t max_graph_requests = 0;   // largest captured batch; 0: max_running_requests
   bool reuse_generated_kv = false;  // CUDA: let prefixes reuse KV that decode steps wrote; always
                                     // so on the CPU, where both kernels give the same bits
 };

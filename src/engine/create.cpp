@@ -18,6 +18,7 @@ constexpr int64_t kDefaultCpuTokens = 65536;
 // Of what scratch memory is proportional to: products with two sizes of a model fit 63 bits.
 constexpr int64_t kMaxStepSize = int64_t{1} << 20;
 constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMostGraphRequests = 512;
 
 Result<void> check_config(const EngineConfig& config) {
   const auto between =
@@ -31,6 +32,7 @@ Result<void> check_config(const EngineConfig& config) {
   TRY(between(config.max_running_requests, 1, kMaxStepSize, "max_running_requests"));
   TRY(between(config.chunked_prefill_size, 1, kMaxStepSize, "chunked_prefill_size"));
   TRY(between(config.max_total_tokens, 0, INT32_MAX, "max_total_tokens"));
+  TRY(between(config.max_graph_requests, 0, kMostGraphRequests, "max_graph_requests"));
   TRY(between(config.num_threads, 0, kMaxThreads, "num_threads"));
   if (!(config.memory_fraction > 0 && config.memory_fraction <= 1)) {
     return invalid(
@@ -92,6 +94,25 @@ Result<int64_t> choose_pages(const EngineConfig& config,
   return pages;
 }
 
+// Decode steps of every size worth it, on devices that have graphs.
+Result<void> capture_graphs(const EngineConfig& config, const KvPool& pool, Runner& runner) {
+  if (!config.decode_graphs || device_api(config.device).begin_capture == nullptr) {
+    return {};
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const int64_t wanted =
+      config.max_graph_requests > 0 ? config.max_graph_requests : kMostGraphRequests;
+  const int64_t most = std::min({config.max_running_requests, wanted, kMostGraphRequests});
+  TRY(runner.capture_graphs(decode_graph_sizes(most), pool));
+  LOG(info,
+      "decode graphs captured",
+      {"graphs", static_cast<int64_t>(runner.graphs().count())},
+      {"largest", most},
+      {"bytes", static_cast<int64_t>(runner.graphs().memory_bytes())},
+      {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
+  return {};
+}
+
 Result<void> in_range(bool ok, std::string_view field, std::string_view expected, double found) {
   if (ok) {
     return {};
@@ -122,6 +143,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   const RunnerLimits limits{
       resolved.chunked_prefill_size, resolved.max_running_requests, pool->pages_of(capacity)};
   auto runner = std::make_unique<Runner>(TRY(Runner::create(*model, limits, stream.get())));
+  TRY(capture_graphs(resolved, *pool, *runner));
 
   ModelInfo info;
   info.model_path = resolved.model_path;
@@ -149,7 +171,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
       {"moe", info.moe_kernels},
       {"attention", info.attention_kernels},
       {"weight_bytes", info.weight_bytes},
+      {"kv_bytes", pool->size_bytes()},
       {"scratch_bytes", static_cast<int64_t>(runner->scratch_bytes())},
+      {"input_bytes", static_cast<int64_t>(runner->input_bytes())},
+      {"output_bytes", static_cast<int64_t>(runner->output_bytes())},
       {"seconds", info.load_seconds});
   return std::make_unique<EngineImpl>(EngineImpl::Parts{resolved,
                                                         std::move(info),

@@ -128,9 +128,15 @@ void EngineImpl::step() {
   const Clock::time_point begin = Clock::now();
   std::vector<std::optional<int32_t>> tokens(batch->slices.size());
   std::vector<PositionLogprobs> logprobs(batch->slices.size());
-  parts_.runner->run(*batch, *parts_.pool, [&](std::span<const LogitRow> rows) {
+  const auto consume = [&](std::span<const LogitRow> rows) {
     sample_block(*batch, rows, tokens, logprobs);
-  });
+  };
+  const auto choose = [&](size_t slice, int64_t position) -> std::optional<DrawRequest> {
+    const Sequence& sequence = *batch->slices[slice].sequence;
+    const bool of_prompt = position + 1 < sequence.prompt_tokens;
+    return of_prompt ? std::nullopt : draw_request(sequence);
+  };
+  parts_.runner->run(*batch, *parts_.pool, consume, choose);
   std::vector<StepResult> results = scheduler_.commit(*batch, tokens);
   if (batch->decode) {
     const std::chrono::duration<double> seconds = Clock::now() - begin;
@@ -170,7 +176,9 @@ void EngineImpl::sample_block(const Batch& batch,
         const int32_t next = sequence.tokens[static_cast<size_t>(row.position) + 1];
         of_prompt[i] = prompt_logprobs(row.logits, next, sequence.request.logprobs);
       } else {
-        Sampled sampled = sample(row.logits, sequence, masks[i], source_.eos_token_ids);
+        Sampled sampled = row.drawn
+                              ? sampled_from(*draw_request(sequence), *row.drawn, sequence)
+                              : sample(row.logits, sequence, masks[i], source_.eos_token_ids);
         tokens[row.slice] = sampled.token;
         logprobs[row.slice] = std::move(sampled.logprobs);
       }

@@ -16,19 +16,21 @@ KvPool::KvPool(const KvGeometry& geometry, int64_t num_pages)
 
 Result<KvPool> KvPool::create(const KvGeometry& geometry, int64_t num_pages, Stream stream) {
   KvPool pool(geometry, num_pages);
-  TRY(pool.resume(stream));
+  pool.memory_ =
+      TRY(Buffer::allocate_fixed("kv cache", static_cast<size_t>(pool.size_bytes()), stream));
+  pool.point_layers();
   return pool;
 }
 
 Result<void> KvPool::resume(Stream stream) {
   CHECK(!resident(), "the KV cache already has memory");
-  memory_ = TRY(Buffer::allocate("kv cache", static_cast<size_t>(size_bytes()), stream));
+  TRY(memory_.restore(stream));
   point_layers();
   return {};
 }
 
 void KvPool::release() {
-  memory_ = Buffer();
+  memory_.drop();
   layers_.clear();
 }
 

@@ -9,6 +9,9 @@ namespace nibble::engine {
 
 namespace {
 
+// The largest captured step: its logits are kept whole.
+constexpr int64_t kMostCapturedRows = 512;
+
 // Sizes of a batch without data: what a measuring forward sees.
 model::BatchView shape_only(int64_t tokens, int64_t seqs, int64_t pages, Device device) {
   const auto ints = [device](Shape shape) { return Tensor(nullptr, DType::I32, shape, device); };
@@ -37,6 +40,11 @@ Result<Runner> Runner::create(const model::Model& model,
   const int64_t vocab = model.facts().vocab_size;
   const int64_t most_tokens = std::max(limits.max_step_tokens, limits.max_seqs);
 
+  const bool is_host = stream.device.kind == Device::Kind::Cpu;
+  if (!is_host) {  // a captured step has the logits of all its rows
+    runner.logit_block_ = std::clamp(limits.max_seqs, kLogitBlock, kMostCapturedRows);
+  }
+
   // The same code as a real step, at every power of two: the largest batch need not want the most.
   Arena measure(stream.device);
   model::Context context{measure, stream, ops};
@@ -48,7 +56,7 @@ Result<Runner> Runner::create(const model::Model& model,
       view.decode = decode;
       model.forward(context, view, rows);
     }
-    if (tokens <= kLogitBlock) {
+    if (tokens <= runner.logit_block_) {
       const Tensor out(nullptr, DType::F32, Shape{tokens, vocab}, stream.device);
       model.logits(context, rows, out);
     }
@@ -57,7 +65,7 @@ Result<Runner> Runner::create(const model::Model& model,
     measure_step(tokens);
   }
   measure_step(most_tokens);
-  measure_step(std::min(kLogitBlock, most_tokens));
+  measure_step(std::min(runner.logit_block_, most_tokens));
 
   const int64_t ints =
       4 * most_tokens + 2 * limits.max_seqs + 1 + limits.max_seqs * limits.max_pages_per_seq;
@@ -66,12 +74,39 @@ Result<Runner> Runner::create(const model::Model& model,
       TRY(Buffer::allocate("batch inputs", static_cast<size_t>(ints) * sizeof(int32_t), stream));
   runner.hidden_ =
       TRY(Buffer::allocate("hidden rows", static_cast<size_t>(most_tokens * hidden * 2), stream));
-  runner.logits_ = TRY(
-      Buffer::allocate("logits", static_cast<size_t>(kLogitBlock * vocab) * sizeof(float), stream));
-  if (stream.device.kind != Device::Kind::Cpu) {
-    runner.host_logits_.resize(static_cast<size_t>(kLogitBlock * vocab));
+  const auto block = static_cast<size_t>(runner.logit_block_);
+  const size_t logit_bytes = block * static_cast<size_t>(vocab) * sizeof(float);
+  runner.logits_ = TRY(Buffer::allocate("logits", logit_bytes, stream));
+  if (!is_host) {
+    runner.host_logits_ = TRY(runner.pin(logit_bytes));
+  }
+  if (ops.draw_tokens != nullptr) {
+    const size_t both = block * (sizeof(DrawRequest) + sizeof(DrawResult));
+    runner.host_drawing_ = TRY(runner.pin(both));
+    runner.drawing_ = TRY(
+        Buffer::allocate("drawing",
+                         both + static_cast<size_t>(ops.draw_workspace_bytes(runner.logit_block_)),
+                         stream));
   }
   return runner;
+}
+
+void Runner::Unpin::operator()(std::byte* memory) const {
+  device_api(device).release_pinned(memory);
+}
+
+Result<Runner::Pinned> Runner::pin(size_t size_bytes) const {
+  void* memory = device_api(stream_.device).allocate_pinned(size_bytes);
+  if (memory == nullptr) {
+    return fail(ErrorCode::Overloaded,
+                "not enough host memory: " + std::to_string(size_bytes) + " bytes wanted",
+                "pinned buffers");
+  }
+  return Pinned(static_cast<std::byte*>(memory), Unpin{stream_.device});
+}
+
+size_t Runner::output_bytes() const {
+  return hidden_.size_bytes() + logits_.size_bytes() + drawing_.size_bytes();
 }
 
 std::vector<Runner::Wanted> Runner::fill_inputs(const Batch& batch, const KvPool& pool) {
@@ -129,7 +164,7 @@ std::vector<Runner::Wanted> Runner::fill_inputs(const Batch& batch, const KvPool
       const bool prompt = first_logit >= 0 && position >= first_logit &&
                           position + 1 < slice.sequence->prompt_tokens;
       if (prompt || (slice.samples && position + 1 == end)) {
-        wanted.push_back({i, position});
+        wanted.push_back({i, position, 0});
         push(row);
       }
     }
@@ -155,37 +190,136 @@ std::vector<Runner::Wanted> Runner::fill_inputs(const Batch& batch, const KvPool
   return wanted;
 }
 
-void Runner::run(const Batch& batch, const KvPool& pool, const Consume& consume) {
-  const std::vector<Wanted> wanted = fill_inputs(batch, pool);
+void Runner::hand_out(std::span<const Wanted> wanted,
+                      const Tensor& logits,
+                      const Consume& consume,
+                      const Choose& choose) {
   const DeviceApi& api = device_api(stream_.device);
+  const SmallOps& ops = small_ops(stream_.device.kind, model_->facts().isa);
+  const int64_t rows = logits.shape[0];
+  const int64_t vocab = logits.shape[1];
+  const bool draws = ops.draw_tokens != nullptr && choose;
+  std::vector<bool> drawn(wanted.size(), false);
+  auto* requests = reinterpret_cast<DrawRequest*>(host_drawing_.get());
+  auto* results = reinterpret_cast<DrawResult*>(requests + (draws ? logit_block_ : 0));
+  bool any = false;
+  if (draws) {
+    std::fill_n(requests, rows, DrawRequest{});
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (const auto request = choose(wanted[i].slice, wanted[i].position)) {
+        requests[wanted[i].row] = *request;
+        drawn[i] = true;
+        any = true;
+      }
+    }
+  }
+  if (any) {
+    const auto block = static_cast<size_t>(logit_block_);
+    const auto count = static_cast<size_t>(rows);
+    const size_t results_at = block * sizeof(DrawRequest);
+    const size_t workspace_at = results_at + block * sizeof(DrawResult);
+    const auto part = [this](size_t at, size_t size_bytes) {
+      return drawing_.view(DType::U8, {static_cast<int64_t>(size_bytes)}, at);
+    };
+    const Tensor device_results = part(results_at, count * sizeof(DrawResult));
+    api.copy_to_device(drawing_.data(), requests, count * sizeof(DrawRequest), stream_);
+    ops.draw_tokens(logits,
+                    part(0, count * sizeof(DrawRequest)),
+                    part(workspace_at, drawing_.size_bytes() - workspace_at),
+                    device_results,
+                    stream_);
+    api.copy_to_host(results, device_results.data, count * sizeof(DrawResult), stream_);
+  }
+  const auto* host = static_cast<const float*>(logits.data);
+  if (host_logits_ != nullptr) {
+    auto* copies = reinterpret_cast<float*>(host_logits_.get());
+    host = copies;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (!drawn[i]) {
+        const int64_t at = wanted[i].row * vocab;
+        api.copy_to_host(copies + at,
+                         logits.as<float>() + at,
+                         static_cast<size_t>(vocab) * sizeof(float),
+                         stream_);
+      }
+    }
+  }
+  api.synchronize(stream_);
+  std::vector<LogitRow> block;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    LogitRow row{wanted[i].slice, wanted[i].position, {}, std::nullopt};
+    if (drawn[i]) {
+      row.drawn = results[wanted[i].row];
+    } else {
+      row.logits = std::span(host + wanted[i].row * vocab, static_cast<size_t>(vocab));
+    }
+    block.push_back(row);
+  }
+  consume(block);
+}
+
+Result<void> Runner::capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool) {
+  CHECK(sizes.empty() || sizes.back() <= logit_block_, "a captured step of too many rows");
+  graphs_ = TRY(DecodeGraphs::capture(
+      sizes, limits_.max_pages_per_seq, pool.layers(), stream_, [this](const auto& view) {
+        Arena arena(scratch_.data(), scratch_.size_bytes(), stream_.device);
+        model::Context context{arena, stream_, small_ops(stream_.device.kind, model_->facts().isa)};
+        const int64_t rows = view.rows.shape[0];
+        const Tensor hidden = hidden_.view(DType::BF16, {rows, model_->hidden_size()});
+        model_->forward(context, view, hidden);
+        model_->logits(
+            context, hidden, logits_.view(DType::F32, {rows, model_->facts().vocab_size}));
+      }));
+  return {};
+}
+
+void Runner::run_captured(const Batch& batch,
+                          const KvPool& pool,
+                          const Consume& consume,
+                          const Choose& choose) {
+  graphs_.run(batch, pool);
+  std::vector<Wanted> wanted;
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    if (batch.slices[i].samples) {
+      wanted.push_back({i, batch.slices[i].begin, static_cast<int64_t>(i)});
+    }
+  }
+  const auto rows = static_cast<int64_t>(batch.slices.size());
+  const Tensor logits = logits_.view(DType::F32, {rows, model_->facts().vocab_size});
+  if (wanted.empty()) {
+    device_api(stream_.device).synchronize(stream_);
+  } else {
+    hand_out(wanted, logits, consume, choose);
+  }
+}
+
+void Runner::run(const Batch& batch,
+                 const KvPool& pool,
+                 const Consume& consume,
+                 const Choose& choose) {
+  if (graphs_.takes(batch)) {
+    return run_captured(batch, pool, consume, choose);
+  }
+  std::vector<Wanted> wanted = fill_inputs(batch, pool);
   Arena arena(scratch_.data(), scratch_.size_bytes(), stream_.device);
   model::Context context{arena, stream_, small_ops(stream_.device.kind, model_->facts().isa)};
   const auto rows = static_cast<int64_t>(wanted.size());
   const Tensor hidden = hidden_.view(DType::BF16, {rows, model_->hidden_size()});
   model_->forward(context, view_, hidden);
 
-  const int64_t vocab = model_->facts().vocab_size;
-  std::vector<LogitRow> block;
-  for (int64_t begin = 0; begin < rows; begin += kLogitBlock) {
-    const int64_t count = std::min(kLogitBlock, rows - begin);
-    const Tensor logits = logits_.view(DType::F32, {count, vocab});
+  for (int64_t begin = 0; begin < rows; begin += logit_block_) {
+    const int64_t count = std::min(logit_block_, rows - begin);
+    const Tensor logits = logits_.view(DType::F32, {count, model_->facts().vocab_size});
     model_->logits(context, hidden.rows(begin, begin + count), logits);
-    const float* host = host_logits_.empty() ? logits.as<float>() : host_logits_.data();
-    if (!host_logits_.empty()) {
-      api.copy_to_host(
-          host_logits_.data(), logits.data, static_cast<size_t>(logits.size_bytes()), stream_);
-    }
-    api.synchronize(stream_);
-    block.clear();
+    const auto block =
+        std::span(wanted).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
-      const Wanted& want = wanted[static_cast<size_t>(begin + i)];
-      block.push_back(
-          {want.slice, want.position, std::span(host + i * vocab, static_cast<size_t>(vocab))});
+      block[static_cast<size_t>(i)].row = i;
     }
-    consume(block);
+    hand_out(block, logits, consume, choose);
   }
   if (rows == 0) {
-    api.synchronize(stream_);
+    device_api(stream_.device).synchronize(stream_);
   }
 }
 

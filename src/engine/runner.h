@@ -1,14 +1,20 @@
-// Runs one batch: device inputs at fixed addresses, the model's forward, the logits of the rows
-// that are wanted, handed out on the host a block at a time. Owns scratch memory and nothing else.
+// Runs one batch: device inputs at fixed addresses, the model's forward (captured, for decode steps
+// on devices with graphs), the logits of the rows that are wanted, handed out on the host a block
+// at a time, or tokens that the device drew from them. Owns scratch memory and graphs, nothing
+// else.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/batch.h"
+#include "engine/decode_graphs.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
 #include "tensor/buffer.h"
@@ -25,7 +31,8 @@ struct RunnerLimits {
 struct LogitRow {
   size_t slice = 0;
   int64_t position = 0;
-  std::span<const float> logits;  // [vocab]
+  std::span<const float> logits;    // [vocab]; empty when the device drew
+  std::optional<DrawResult> drawn;  // by the device, as Choose asked
 };
 
 class Runner {
@@ -37,18 +44,47 @@ class Runner {
   // Calls `consume` with every wanted row, blocks of rows at a time, in order: prompt positions
   // from first_logit_position() on, and the last token of slices that sample.
   using Consume = std::function<void(std::span<const LogitRow>)>;
-  void run(const Batch& batch, const KvPool& pool, const Consume& consume);
+  // What the device may draw for the token at `position` of slice `slice`; nullopt: the logits are
+  // wanted on the host. Not asked where the device cannot draw.
+  using Choose = std::function<std::optional<DrawRequest>(size_t slice, int64_t position)>;
+  void run(const Batch& batch,
+           const KvPool& pool,
+           const Consume& consume,
+           const Choose& choose = {});
+
+  // Captures decode steps of these sizes (decode_graphs.h); eager steps give the same bits.
+  Result<void> capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool);
 
   size_t scratch_bytes() const { return scratch_.size_bytes(); }
-  static constexpr int64_t kLogitBlock = 64;  // rows
+  size_t input_bytes() const { return inputs_.size_bytes(); }
+  size_t output_bytes() const;
+  const DecodeGraphs& graphs() const { return graphs_; }
+  static constexpr int64_t kLogitBlock = 64;  // rows, unless a captured step has more
 
  private:
   struct Wanted {
     size_t slice;
     int64_t position;
+    int64_t row = 0;  // of the logits, in a block or captured step
   };
+  // Frees a pinned host buffer.
+  struct Unpin {
+    Device device;
+    void operator()(std::byte* memory) const;
+  };
+  using Pinned = std::unique_ptr<std::byte, Unpin>;
   Runner(const model::Model& model, const RunnerLimits& limits, Stream stream);
+  Result<Pinned> pin(size_t size_bytes) const;
   std::vector<Wanted> fill_inputs(const Batch& batch, const KvPool& pool);
+  void run_captured(const Batch& batch,
+                    const KvPool& pool,
+                    const Consume& consume,
+                    const Choose& choose);
+  // The rows of `logits` that are wanted: drawn or copied to the host, then consumed.
+  void hand_out(std::span<const Wanted> wanted,
+                const Tensor& logits,
+                const Consume& consume,
+                const Choose& choose);
 
   const model::Model* model_;
   RunnerLimits limits_;
@@ -56,9 +92,14 @@ class Runner {
   Buffer scratch_;  // arena of forward and head
   Buffer inputs_;   // i32
   Buffer hidden_;   // [max_step_tokens, hidden] bf16
-  Buffer logits_;   // [kLogitBlock, vocab] f32
+  Buffer logits_;   // [logit_block_, vocab] f32
+  Buffer drawing_;  // requests, results and workspace of draw_tokens
+  int64_t logit_block_ = kLogitBlock;
   std::vector<int32_t> host_inputs_;
-  std::vector<float> host_logits_;  // unless the device is the host
+  // Unless the device is the host:
+  Pinned host_logits_;   // [logit_block_, vocab] f32
+  Pinned host_drawing_;  // [logit_block_] requests, then results
+  DecodeGraphs graphs_;
   model::BatchView view_;
 };
 

@@ -244,6 +244,42 @@ Sampled sample(std::span<const float> logits,
   return sampled;
 }
 
+std::optional<DrawRequest> draw_request(const Sequence& sequence) {
+  const SamplingParams& s = sequence.request.sampling;
+  const LogprobOptions& logprobs = sequence.request.logprobs;
+  const bool greedy = is_greedy(s);
+  const bool changes_logits = has_penalty(s) || !s.logit_bias.empty() ||
+                              sequence.request.mask != nullptr ||
+                              sequence.num_generated() < s.min_new_tokens;
+  const bool filters = !greedy && (s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f);
+  const bool alternatives = logprobs.output && (logprobs.top > 0 || !logprobs.token_ids.empty());
+  if (changes_logits || filters || alternatives) {
+    return std::nullopt;
+  }
+  DrawRequest request;
+  if (!greedy) {
+    request.greedy = 0;
+    request.scale = 1.0 / static_cast<double>(s.temperature);
+    request.unit = random_unit(s.seed, static_cast<uint64_t>(sequence.num_generated()));
+  }
+  return request;
+}
+
+Sampled sampled_from(const DrawRequest& request,
+                     const DrawResult& drawn,
+                     const Sequence& sequence) {
+  Sampled sampled;
+  if (drawn.token < 0) {
+    return sampled;
+  }
+  sampled.token = drawn.token;
+  if (sequence.request.logprobs.output) {
+    const double logprob = static_cast<double>(drawn.logit) * request.scale - drawn.log_total;
+    sampled.logprobs.token = TokenLogprob{static_cast<float>(logprob), drawn.token};
+  }
+  return sampled;
+}
+
 void remember(Sequence& sequence, int32_t token) {
   const SamplingParams& s = sequence.request.sampling;
   if (s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/sequence.h"
+#include "ops/kernels.h"
 
 namespace nibble::engine {
 
@@ -23,6 +24,11 @@ Sampled sample(std::span<const float> logits,
                const Sequence& sequence,
                std::span<const uint32_t> allowed,
                std::span<const int32_t> stop_ids);
+
+// What a device has to draw so that the answer is that of sample(); nullopt when only the host can:
+// penalties, biases, masks, tokens held back, filters, alternatives to report.
+std::optional<DrawRequest> draw_request(const Sequence& sequence);
+Sampled sampled_from(const DrawRequest& request, const DrawResult& drawn, const Sequence& sequence);
 
 // To be called with each token that was sampled.
 void remember(Sequence& sequence, int32_t token);

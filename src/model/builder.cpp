@@ -108,8 +108,12 @@ Builder::ModeChoice Builder::choose_mode(LinearInfo::Format format, Nvfp4Mode wa
   return {kW4A16, "nvfp4-mode auto: no FP4 tensor cores"};
 }
 
-Result<Builder::Resolved> Builder::resolve(
-    const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out) {
+Result<Builder::Resolved> Builder::resolve(const std::string& name,
+                                           const std::vector<PartSpec>& parts,
+                                           int64_t k,
+                                           Bias bias,
+                                           DType out,
+                                           bool gated) {
   CHECK(!parts.empty() && parts.size() <= kMaxParts, "linear with too many parts: ", name);
   std::vector<LinearInfo> infos;
   for (const PartSpec& part : parts) {
@@ -162,6 +166,12 @@ Result<Builder::Resolved> Builder::resolve(
   if (desc.pre_quant_scale) {
     why += ", input scaled per channel";
   }
+  GemmDesc with_gate = desc;
+  with_gate.epilogue = Epilogue::SwiGlu;
+  if (gated && !has_bias && (*backend)->supports(with_gate).ok) {
+    desc = with_gate;
+    why += ", SwiGLU included";
+  }
   add_row({pattern_of(name),
            std::string(to_string(infos.front().format)),
            to_string(choice.mode),
@@ -171,12 +181,16 @@ Result<Builder::Resolved> Builder::resolve(
   return Resolved{desc, *backend, has_bias};
 }
 
-Linear Builder::linear(
-    const std::string& name, std::vector<PartSpec> parts, int64_t k, Bias bias, DType out) {
+Linear Builder::linear(const std::string& name,
+                       std::vector<PartSpec> parts,
+                       int64_t k,
+                       Bias bias,
+                       DType out,
+                       bool gated) {
   if (error_) {
     return {};  // the first is told; looking for similar names of all others takes long
   }
-  Result<Resolved> resolved = resolve(name, parts, k, bias, out);
+  Result<Resolved> resolved = resolve(name, parts, k, bias, out, gated);
   if (!resolved) {
     fail(resolved.error());
     return {};
@@ -335,7 +349,10 @@ SwiGluMlp Builder::swiglu(const std::string& prefix, int64_t intermediate, Bias 
                        {{prefix + ".gate_proj", intermediate, "intermediate_size x hidden_size"},
                         {prefix + ".up_proj", intermediate, "intermediate_size x hidden_size"}},
                        hidden,
-                       bias);
+                       bias,
+                       DType::BF16,
+                       true);
+  mlp.fused = mlp.gate_up.epilogue() == Epilogue::SwiGlu;
   mlp.down = linear(prefix + ".down_proj",
                     {{prefix + ".down_proj", hidden, "hidden_size x intermediate_size"}},
                     intermediate,

@@ -31,12 +31,15 @@ class Builder {
   int64_t context_length() const { return context_length_; }
   const ParameterStore& store() const { return *store_; }
 
-  // name: of the fused whole. parts: what the checkpoint calls its pieces, stacked along n.
+  // gated: two parts, gate and up; the product gives silu(gate) * up where its kernel can
+  // (Linear::epilogue() says). name: of the fused whole. parts: what the checkpoint calls its
+  // pieces, stacked along n.
   Linear linear(const std::string& name,
                 std::vector<PartSpec> parts,
                 int64_t k,
                 Bias bias = Bias::IfStored,
-                DType out = DType::BF16);
+                DType out = DType::BF16,
+                bool gated = false);
   Norm norm(const std::string& module, int64_t width, std::string_view expected_from);
   Embedding embedding(const std::string& module);
   // The output head, or the embedding matrix where the config ties them.
@@ -82,8 +85,12 @@ class Builder {
     const GemmBackend* backend;
     bool bias;
   };
-  Result<Resolved> resolve(
-      const std::string& name, const std::vector<PartSpec>& parts, int64_t k, Bias bias, DType out);
+  Result<Resolved> resolve(const std::string& name,
+                           const std::vector<PartSpec>& parts,
+                           int64_t k,
+                           Bias bias,
+                           DType out,
+                           bool gated);
   Result<Experts> resolve_experts(const std::string& name, const MoeTraits& traits);
   void add_row(Row row);
   void note_kernel(Op op, std::string_view name) {

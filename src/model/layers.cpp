@@ -64,6 +64,43 @@ Tensor heads_view(const Tensor& matrix, int64_t begin, int64_t heads, int64_t he
 
 }  // namespace
 
+void Attention::prepare(Context& context,
+                        const BatchView& batch,
+                        const Tensor& x,
+                        const Tensor& q,
+                        const Tensor& k,
+                        const Tensor& v) const {
+  const KvLayer& cache = batch.kv[layer];
+  const Tensor& table = store->tensor(rope_table);
+  if (context.ops.prepare_qkv != nullptr && context.observer == nullptr) {
+    QkvArgs args;
+    args.q = q;
+    args.k = k;
+    args.v = v;
+    if (qk_norm) {
+      args.q_weight = q_norm.weight();
+      args.k_weight = k_norm.weight();
+      args.eps = q_norm.eps();
+    }
+    args.positions = batch.positions;
+    args.cos_sin = table;
+    args.slots = batch.kv_slots;
+    args.k_cache = cache.k;
+    args.v_cache = cache.v;
+    context.ops.prepare_qkv(args, context.stream);
+    return;
+  }
+  if (qk_norm) {
+    q_norm.per_head(context, q);
+    k_norm.per_head(context, k);
+  }
+  context.ops.rope(q, k, batch.positions, table, context.stream);
+  if (context.observer != nullptr) {
+    context.observer->attention(qkv.spec(), desc, q, k, x);
+  }
+  context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
+}
+
 void Attention::operator()(Context& context,
                            const BatchView& batch,
                            const Tensor& x,
@@ -80,10 +117,6 @@ void Attention::operator()(Context& context,
   const Tensor k = heads_view(projected, desc.heads * desc.head_dim, desc.kv_heads, desc.head_dim);
   const Tensor v = heads_view(
       projected, (desc.heads + desc.kv_heads) * desc.head_dim, desc.kv_heads, desc.head_dim);
-  if (qk_norm) {
-    q_norm.per_head(context, q);
-    k_norm.per_head(context, k);
-  }
   {
     const Arena::Scope workspace_scope(context.arena);
     AttentionArgs args;
@@ -93,12 +126,8 @@ void Attention::operator()(Context& context,
       args.workspace = context.arena.take(DType::U8, {bytes});
     }
     if (context.runs()) {
+      prepare(context, batch, x, q, k, v);
       const KvLayer& cache = batch.kv[layer];
-      context.ops.rope(q, k, batch.positions, store->tensor(rope_table), context.stream);
-      if (context.observer != nullptr) {
-        context.observer->attention(qkv.spec(), desc, q, k, x);
-      }
-      context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
       args.q = q;
       args.k_cache = cache.k;
       args.v_cache = cache.v;
@@ -118,8 +147,13 @@ void Attention::operator()(Context& context,
 void SwiGluMlp::operator()(Context& context, const Tensor& x, const Tensor& out) const {
   const Arena::Scope scope(context.arena);
   const int64_t tokens = x.shape[0];
-  const Tensor both = context.arena.take(DType::BF16, {tokens, gate_up.n()});
   const Tensor gated = context.arena.take(DType::BF16, {tokens, gate_up.n() / 2});
+  if (fused) {
+    gate_up(context, x, gated);
+    down(context, gated, out);
+    return;
+  }
+  const Tensor both = context.arena.take(DType::BF16, {tokens, gate_up.n()});
   gate_up(context, x, both);
   if (context.runs()) {
     context.ops.silu_mul(both, gated, context.stream);

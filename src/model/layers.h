@@ -24,6 +24,7 @@ class Linear {
   const LinearSpec& spec() const { return store_->linear(id_); }
   int64_t n() const { return desc_.n; }
   int64_t k() const { return desc_.k; }
+  Epilogue epilogue() const { return desc_.epilogue; }
 
  private:
   const ParameterStore* store_ = nullptr;
@@ -43,6 +44,8 @@ class Norm {
   void operator()(Context& context, const Tensor& x, const Tensor& out) const;
   // residual += x, then out = norm(residual).
   void add(Context& context, const Tensor& x, const Tensor& residual, const Tensor& out) const;
+  Tensor weight() const { return store_->tensor(id_); }
+  float eps() const { return eps_; }
   // In place over the last dimension of x: [tokens, heads, head_dim] bf16.
   void per_head(Context& context, const Tensor& x) const;
 
@@ -83,11 +86,21 @@ struct Attention {
                   const BatchView& batch,
                   const Tensor& x,
                   const Tensor& out) const;
+
+ private:
+  // Norms and rotation of q and k, keys and values into the cache.
+  void prepare(Context& context,
+               const BatchView& batch,
+               const Tensor& x,
+               const Tensor& q,
+               const Tensor& k,
+               const Tensor& v) const;
 };
 
 // down(silu(gate(x)) * up(x)).
 struct SwiGluMlp {
   Linear gate_up;
+  bool fused = false;  // gate_up gives the gated rows itself
   Linear down;
   void operator()(Context& context, const Tensor& x, const Tensor& out) const;
 };

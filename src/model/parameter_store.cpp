@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <future>
 
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -18,6 +20,7 @@ using checkpoint::LinearData;
 using checkpoint::LinearInfo;
 
 constexpr uint64_t kAlignment = 256;
+constexpr size_t kReadAhead = 8;  // parameters
 
 uint64_t round_up(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -155,7 +158,7 @@ ParameterStore::Id ParameterStore::declare_derived(std::string name,
 Result<void> ParameterStore::seal(Stream stream) {
   CHECK(!sealed_, "sealed twice");
   sealed_ = true;
-  memory_ = TRY(Buffer::allocate("weights", size_bytes_, stream));
+  memory_ = TRY(Buffer::allocate_fixed("weights", size_bytes_, stream));
   point_slots_at(memory_.data());
   return {};
 }
@@ -206,22 +209,39 @@ Tensor ParameterStore::tensor(Id id) const {
 
 // ---- loading ----
 
-Result<void> ParameterStore::fill_linear(
-    const Entry& entry, const Checkpoint& source, void* base, Stream stream, Names& used) const {
+Result<ParameterStore::HostData> ParameterStore::read(const Entry& entry,
+                                                      const Checkpoint& source) const {
+  HostData read;
+  if (entry.kind == Kind::Tensor) {
+    const TensorSpec& spec = entry.plain;
+    read.plain = TRY(source.read_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
+    TRY(require_finite(spec.dtype, read.plain, spec.name));
+  }
+  if (entry.kind != Kind::Linear) {
+    return read;
+  }
   const LinearSpec& spec = entry.linear;
-  std::vector<LinearInfo> infos;
-  std::vector<LinearData> data;
   for (const PartSpec& part : spec.parts) {
-    infos.push_back(TRY(find_part(source, part, spec.desc.k)));
-    add_names(infos.back(), used);
-    TRY(check_scheme(spec, infos.back()));
-    data.push_back(TRY(read_part(source, part, infos.back())));
-    if (data.back().pre_quant_scale != data.front().pre_quant_scale) {
+    read.infos.push_back(TRY(find_part(source, part, spec.desc.k)));
+    TRY(check_scheme(spec, read.infos.back()));
+    read.parts.push_back(TRY(read_part(source, part, read.infos.back())));
+    if (read.parts.back().pre_quant_scale != read.parts.front().pre_quant_scale) {
       return unsupported(
           "the parts of a fused linear need the same pre_quant_scale, found one unlike " +
-              infos.front().pre_quant_scale,
-          infos.back().pre_quant_scale);
+              read.infos.front().pre_quant_scale,
+          read.infos.back().pre_quant_scale);
     }
+  }
+  return read;
+}
+
+Result<void> ParameterStore::fill_linear(
+    const Entry& entry, HostData read, void* base, Stream stream, Names& used) const {
+  const LinearSpec& spec = entry.linear;
+  const std::vector<LinearInfo>& infos = read.infos;
+  std::vector<LinearData>& data = read.parts;
+  for (const LinearInfo& info : infos) {
+    add_names(info, used);
   }
   // Parts share their input, so one activation scale serves all: the widest, as upstream engines
   // do.
@@ -256,24 +276,12 @@ Result<void> ParameterStore::fill_linear(
   return {};
 }
 
-Result<void> ParameterStore::fill_tensor(const Entry& entry,
-                                         const Checkpoint& source,
-                                         void* base,
-                                         Stream stream) const {
-  const TensorSpec& spec = entry.plain;
-  const Tensor slot = slots_at(entry, base)[0];
-  const std::vector<std::byte> data =
-      TRY(source.read_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
-  TRY(require_finite(spec.dtype, data, spec.name));
+void ParameterStore::fill_plain(const Entry& entry,
+                                std::span<const std::byte> value,
+                                void* base,
+                                Stream stream) const {
   const DeviceApi& api = device_api(stream.device);
-  api.copy_to_device(slot.data, data.data(), data.size(), stream);
-  api.synchronize(stream);
-  return {};
-}
-
-void ParameterStore::fill_derived(const Entry& entry, void* base, Stream stream) const {
-  const DeviceApi& api = device_api(stream.device);
-  api.copy_to_device(slots_at(entry, base)[0].data, entry.value.data(), entry.value.size(), stream);
+  api.copy_to_device(slots_at(entry, base)[0].data, value.data(), value.size(), stream);
   api.synchronize(stream);
 }
 
@@ -284,23 +292,40 @@ Result<LoadReport> ParameterStore::fill(const Checkpoint& source,
                                         const std::stop_token& stop) const {
   Names used;
   size_t done = 0;
-  for (const Entry& entry : entries_) {
+  // Reading and checking take a core of the host; with weights elsewhere, several go ahead of the
+  // packing.
+  const size_t ahead = stream.device.kind == Device::Kind::Cpu ? 0 : kReadAhead;
+  std::deque<std::future<Result<HostData>>> reads;
+  size_t next = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
     if (stop.stop_requested()) {
       return fail(ErrorCode::Cancelled, "stopped while the weights were read", source.directory());
     }
+    for (; ahead > 0 && next < entries_.size() && next < i + ahead; ++next) {
+      reads.push_back(std::async(std::launch::async,
+                                 [this, &source, next] { return read(entries_[next], source); }));
+    }
+    HostData host;
+    if (ahead > 0) {
+      host = TRY(reads.front().get());
+      reads.pop_front();
+    } else {
+      host = TRY(read(entry, source));
+    }
     switch (entry.kind) {
       case Kind::Linear:
-        TRY(fill_linear(entry, source, base, stream, used));
+        TRY(fill_linear(entry, std::move(host), base, stream, used));
         break;
       case Kind::Experts:
         TRY(fill_experts(entry, source, base, stream, used));
         break;
       case Kind::Tensor:
-        TRY(fill_tensor(entry, source, base, stream));
+        fill_plain(entry, host.plain, base, stream);
         used.insert(entry.plain.name);
         break;
       case Kind::Derived:
-        fill_derived(entry, base, stream);
+        fill_plain(entry, entry.value, base, stream);
         break;
     }
     done += entry.size_bytes;
@@ -387,17 +412,17 @@ Result<LoadReport> ParameterStore::load_in_place(const Checkpoint& source, Strea
 // ---- release and resume ----
 
 void ParameterStore::release() {
-  memory_ = Buffer();
+  memory_.drop();
   point_slots_at(nullptr);
 }
 
 Result<void> ParameterStore::resume(Stream stream) {
   CHECK(sealed_ && !resident(), "resume() of weights that are not released");
-  memory_ = TRY(Buffer::allocate("weights", size_bytes_, stream));
+  TRY(memory_.restore(stream));
   point_slots_at(memory_.data());
   for (const Entry& entry : entries_) {
     if (entry.kind == Kind::Derived) {
-      fill_derived(entry, memory_.data(), stream);
+      fill_plain(entry, entry.value, memory_.data(), stream);
     }
   }
   return {};

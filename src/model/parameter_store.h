@@ -1,6 +1,7 @@
 // Weights in kernel format, at one address for life: declare -> seal -> load, then stage -> commit
 // for every later checkpoint. The first load packs straight into the slots (peak extra memory: the
-// tensors of one linear); a later one packs into spare memory while the old weights serve.
+// tensors of one linear; where the weights are not host memory, of a few that are read ahead); a
+// later one packs into spare memory while the old weights serve.
 // Layers keep an Id and read slots() at every call. Declared and committed by the thread that runs
 // the model; stage() only reads the declarations and may run on another thread meanwhile.
 #pragma once
@@ -154,21 +155,24 @@ class ParameterStore {
                           Stream stream,
                           const Progress& progress,
                           const std::stop_token& stop) const;
-  Result<void> fill_linear(const Entry& entry,
-                           const checkpoint::Checkpoint& source,
-                           void* base,
-                           Stream stream,
-                           Names& used) const;
+  // The tensors of an entry as the checkpoint stores them, checked. Read on any thread.
+  struct HostData {
+    std::vector<checkpoint::LinearInfo> infos;  // of each part of a linear
+    std::vector<checkpoint::LinearData> parts;
+    std::vector<std::byte> plain;  // of a tensor
+  };
+  Result<HostData> read(const Entry& entry, const checkpoint::Checkpoint& source) const;
+  Result<void> fill_linear(
+      const Entry& entry, HostData data, void* base, Stream stream, Names& used) const;
   Result<void> fill_experts(const Entry& entry,
                             const checkpoint::Checkpoint& source,
                             void* base,
                             Stream stream,
                             Names& used) const;
-  Result<void> fill_tensor(const Entry& entry,
-                           const checkpoint::Checkpoint& source,
-                           void* base,
-                           Stream stream) const;
-  void fill_derived(const Entry& entry, void* base, Stream stream) const;
+  void fill_plain(const Entry& entry,
+                  std::span<const std::byte> value,
+                  void* base,
+                  Stream stream) const;
   Result<void> require_spare(Stream stream, const StageLimits& limits) const;
 
   std::vector<Entry> entries_;

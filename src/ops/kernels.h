@@ -10,6 +10,31 @@
 
 namespace nibble {
 
+// What comes between the projection of a layer and its attention, for all tokens of a step.
+struct QkvArgs {
+  Tensor q;  // [tokens, heads, head_dim] bf16, strided rows: normalised and rotated in place
+  Tensor k;  // [tokens, kv_heads, head_dim] bf16: the same, into k_cache; its own content is then
+             // undefined
+  Tensor v;  // [tokens, kv_heads, head_dim] bf16: copied to v_cache
+  Tensor q_weight, k_weight;  // of the per-head norms, [head_dim] bf16 or f32; empty: no norm
+  float eps = 0.0f;
+  Tensor positions, cos_sin, slots, k_cache, v_cache;  // as for rope and store_kv
+};
+
+// How to choose the token of one row of logits, and what came of it. Plain data, copied to the
+// device as it is.
+struct DrawRequest {
+  double scale = 1.0;  // 1 / temperature; 1 when greedy
+  double unit = 0.0;   // in [0, 1): the share of the distribution, in order of tokens, to stop at
+  int32_t greedy = 1;
+  int32_t unused = 0;
+};
+struct DrawResult {
+  double log_total = 0.0;  // log of the sum of exp(logit * scale)
+  float logit = 0.0f;      // of the token
+  int32_t token = -1;      // -1: the logits were not finite
+};
+
 struct SmallOps {
   Device::Kind device;
   int isa = 0;  // least level it needs: CpuIsa on the CPU
@@ -37,7 +62,7 @@ struct SmallOps {
   // x += y, bf16.
   void (*add)(const Tensor& x, const Tensor& y, Stream);
   // Writes k, v [tokens, kv_heads, head_dim] (strided) to slots i32 [tokens] (page * page_size +
-  // offset) of k_cache, v_cache [pages, page_size, kv_heads, head_dim] bf16.
+  // offset; below 0: nowhere) of k_cache, v_cache [pages, page_size, kv_heads, head_dim] bf16.
   void (*store_kv)(const Tensor& k,
                    const Tensor& v,
                    const Tensor& slots,
@@ -46,6 +71,17 @@ struct SmallOps {
                    Stream);
   // out[i, :] = x[rows[i], :]; rows i32 [count].
   void (*gather_rows)(const Tensor& x, const Tensor& rows, const Tensor& out, Stream);
+  // ---- null where a device has no such kernel ----
+  // head_rms_norm, rope and store_kv in one, bit for bit.
+  void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
+  // Chooses the token of every row: logits f32 [rows, vocab]; requests, results u8 [rows *
+  // sizeof(DrawRequest), DrawResult]; workspace u8.
+  void (*draw_tokens)(const Tensor& logits,
+                      const Tensor& requests,
+                      const Tensor& workspace,
+                      const Tensor& results,
+                      Stream) = nullptr;
+  int64_t (*draw_workspace_bytes)(int64_t rows) = nullptr;
 };
 
 std::span<const SmallOps* const> compute_list();  // ops/compute_list.cpp

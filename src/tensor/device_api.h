@@ -33,6 +33,28 @@ struct DeviceApi {
   void (*memory_info)(Device device, size_t* free_bytes, size_t* total_bytes);
   // Level for GemmDesc::isa: a CpuIsa value on the CPU, 10 * major + minor on CUDA.
   int (*isa)(Device device);
+
+  // ---- null where a device has no such thing (the CPU) ----
+  // An address range without memory, the memory behind it, and both back again. map: false when
+  // there is not enough memory; contents are undefined after it.
+  void* (*reserve)(Device device, size_t size_bytes) = nullptr;
+  bool (*map)(Device device, void* range, size_t size_bytes) = nullptr;
+  void (*unmap)(Device device, void* range, size_t size_bytes) noexcept = nullptr;
+  void (*free_range)(Device device, void* range, size_t size_bytes) noexcept = nullptr;
+  // `rows` pieces of row_bytes, to_pitch and from_pitch bytes apart.
+  void (*copy_rows_to_device)(void* to,
+                              size_t to_pitch,
+                              const void* from,
+                              size_t from_pitch,
+                              size_t row_bytes,
+                              size_t rows,
+                              Stream stream) = nullptr;
+  // What is enqueued between the two becomes a graph instead of running; launching it runs all of
+  // it with the same arguments. The graph belongs to the caller.
+  void (*begin_capture)(Stream stream) = nullptr;
+  void* (*end_capture)(Stream stream) = nullptr;
+  void (*launch_graph)(void* graph, Stream stream) = nullptr;
+  void (*destroy_graph)(void* graph) noexcept = nullptr;
 };
 
 std::span<const DeviceApi* const> device_apis();  // tensor/device_list.cpp

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -225,6 +227,145 @@ TEST_P(SmallOpsOf, StoreKvWritesEachTokenToItsSlotOnly) {
   }
   EXPECT_EQ(k_cache, want);
   EXPECT_EQ(v_cache, want_v);
+}
+
+TEST_P(SmallOpsOf, PreparingQkvIsNormRotationAndStoreBitForBit) {
+  if (ops_.prepare_qkv == nullptr) {
+    GTEST_SKIP() << "this table has no such kernel";
+  }
+  struct Sizes {
+    int64_t head_dim, rotary;
+    bool norm;
+  };
+  for (const Sizes& sizes :
+       {Sizes{128, 128, true}, Sizes{64, 64, false}, Sizes{64, 32, true}, Sizes{20, 16, true}}) {
+    const int64_t dim = sizes.head_dim;
+    const int64_t width = 7 * dim;  // 3 heads of q, 2 of k, 2 of v
+    auto fused = random_bf16(5 * static_cast<size_t>(width));
+    auto apart = fused;
+    auto q_weight = random_bf16(static_cast<size_t>(dim));
+    auto k_weight = random_bf16(static_cast<size_t>(dim));
+    VisibleVector<int32_t> positions{0, 3, 7, 1, 6};
+    VisibleVector<int32_t> slots{9, -1, 4, 0, 15};
+    VisibleVector<float> table(8 * static_cast<size_t>(sizes.rotary));
+    for (size_t i = 0; i < table.size(); ++i) {
+      table[i] = std::sin(static_cast<float>(i));
+    }
+    const auto cache_size = static_cast<size_t>(4 * 4 * 2 * dim);
+    auto caches = std::vector<VisibleVector<uint16_t>>(4, poisoned(cache_size));
+    const auto views = [&](VisibleVector<uint16_t>& rows) {
+      QkvArgs args;
+      const auto heads = [&](int64_t begin, int64_t count) {
+        Tensor view = bf16(rows, {5, count, dim});
+        view.data = rows.data() + begin * dim;
+        view.stride[0] = width;
+        return view;
+      };
+      args.q = heads(0, 3);
+      args.k = heads(3, 2);
+      args.v = heads(5, 2);
+      return args;
+    };
+    const Tensor cos_sin = view(table, DType::F32, {8, sizes.rotary});
+    QkvArgs args = views(fused);
+    if (sizes.norm) {
+      args.q_weight = bf16(q_weight, {dim});
+      args.k_weight = bf16(k_weight, {dim});
+      args.eps = 1e-6f;
+    }
+    args.positions = view(positions, DType::I32, {5});
+    args.slots = view(slots, DType::I32, {5});
+    args.cos_sin = cos_sin;
+    args.k_cache = bf16(caches[0], {4, 4, 2, dim});
+    args.v_cache = bf16(caches[1], {4, 4, 2, dim});
+    run(ops_.prepare_qkv, args);
+
+    const QkvArgs want = views(apart);
+    if (sizes.norm) {
+      run(ops_.head_rms_norm, want.q, bf16(q_weight, {dim}), 1e-6f);
+      run(ops_.head_rms_norm, want.k, bf16(k_weight, {dim}), 1e-6f);
+    }
+    run(ops_.rope, want.q, want.k, args.positions, cos_sin);
+    run(ops_.store_kv,
+        want.k,
+        want.v,
+        args.slots,
+        bf16(caches[2], {4, 4, 2, dim}),
+        bf16(caches[3], {4, 4, 2, dim}));
+    for (int64_t t = 0; t < 5; ++t) {
+      EXPECT_TRUE(std::equal(fused.begin() + t * width,
+                             fused.begin() + t * width + 3 * dim,
+                             apart.begin() + t * width))
+          << dim << " token " << t;
+    }
+    EXPECT_EQ(caches[0], caches[2]) << dim;
+    EXPECT_EQ(caches[1], caches[3]) << dim;
+    EXPECT_NE(caches[0], caches[1]);
+  }
+}
+
+TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
+  if (ops_.draw_tokens == nullptr) {
+    GTEST_SKIP() << "this table has no such kernel";
+  }
+  for (const int64_t vocab : {5, 512, 10007}) {
+    constexpr size_t kRows = 9;
+    const auto size = static_cast<size_t>(vocab);
+    std::normal_distribution<float> normal(0.0f, 2.0f);
+    VisibleVector<float> logits(kRows * size);
+    for (float& logit : logits) {
+      logit = normal(random_);
+    }
+    std::fill_n(logits.begin() + 2 * vocab, vocab, 1.5f);  // all equal: the lowest id
+    logits[3 * size + 2] = -std::numeric_limits<float>::infinity();
+    logits[4 * size + 3] = std::numeric_limits<float>::quiet_NaN();
+    logits[5 * size + 1] = std::numeric_limits<float>::infinity();
+    std::fill_n(logits.begin() + 6 * vocab, vocab, -std::numeric_limits<float>::infinity());
+    VisibleVector<DrawRequest> requests(kRows);
+    for (size_t row : {1u, 3u, 7u, 8u}) {
+      requests[row].greedy = 0;
+      requests[row].scale = row == 7 ? 0.5 : 1.25;
+      requests[row].unit = row == 8 ? 1.0 - 0x1.0p-53 : 0.1 * static_cast<double>(row);
+    }
+    VisibleVector<DrawResult> results(kRows);
+    VisibleVector<uint8_t> workspace(static_cast<size_t>(ops_.draw_workspace_bytes(kRows)), 0xFF);
+    const auto raw = [&](auto& values) {
+      const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
+      return Tensor(values.data(), DType::U8, {bytes}, Device{GetParam().device, 0});
+    };
+    run(ops_.draw_tokens,
+        view(logits, DType::F32, {static_cast<int64_t>(kRows), vocab}),
+        raw(requests),
+        raw(workspace),
+        raw(results));
+    for (size_t row = 0; row < kRows; ++row) {
+      if (row >= 4 && row <= 6) {
+        EXPECT_EQ(results[row].token, -1) << "row " << row << " is not finite";
+        continue;
+      }
+      const std::span<const float> values(logits.data() + row * size, size);
+      const auto top = std::max_element(values.begin(), values.end());
+      double total = 0;
+      for (const float value : values) {
+        total += std::exp(static_cast<double>(value) * requests[row].scale);
+      }
+      auto want = static_cast<int32_t>(top - values.begin());
+      if (requests[row].greedy == 0) {
+        double sum = 0;
+        want = static_cast<int32_t>(vocab) - 1;
+        for (size_t i = 0; i < size; ++i) {
+          sum += std::exp(static_cast<double>(values[i]) * requests[row].scale);
+          if (requests[row].unit * total < sum) {
+            want = static_cast<int32_t>(i);
+            break;
+          }
+        }
+      }
+      EXPECT_EQ(results[row].token, want) << "row " << row << " of " << vocab;
+      EXPECT_EQ(results[row].logit, values[static_cast<size_t>(want)]);
+      EXPECT_NEAR(results[row].log_total, std::log(total), 1e-9);
+    }
+  }
 }
 
 TEST_P(SmallOpsOf, GatherRowsTakesRowsInTheOrderAsked) {

@@ -4,7 +4,7 @@
 Starts `nibble serve` on a tiny checkpoint with a tokenizer whose tokens are bytes (written here), or
 on --model with its own tokenizer. Run by ctest through run_clients.sh, which provides the client.
 
-Usage: clients_test.py --program build/dev/nibble [--model DIR]
+Usage: clients_test.py --program build/dev/nibble [--model DIR] [--device cuda]
 """
 
 import argparse
@@ -329,8 +329,10 @@ class IdsOnlyTest(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--model")
     options, rest = parser.parse_known_args()
+    serving.DEVICE = options.device
     ClientsTest.program = IdsOnlyTest.program = str(Path(options.program).resolve())
     ClientsTest.model = options.model
     unittest.main(argv=sys.argv[:1] + rest, verbosity=2)

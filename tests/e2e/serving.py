@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+DEVICE = "cpu"  # of every server; the tests' --device sets it
 TINY = ROOT / "tests" / "data" / "golden" / "llama-nvfp4"
 
 
@@ -25,7 +26,7 @@ class Server:
             self.port = probe.getsockname()[1]
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [program, "serve", "--port", str(self.port), "--device", "cpu", *map(str, flags)],
+            [program, "serve", "--port", str(self.port), "--device", DEVICE, *map(str, flags)],
             stdout=self.log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 120
         while self.raw("GET", "/health_generate")[0] != 200:

@@ -2,7 +2,7 @@
 """The weight lifecycle over HTTP, against the real program: reloads that change nothing or everything,
 pauses, release and resume, refusals by name, checkpoints that appear in a watched directory.
 
-Standard library only. Usage: weights_test.py --program build/dev/nibble
+Standard library only. Usage: weights_test.py --program build/dev/nibble [--device cuda]
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 import unittest
 from pathlib import Path
 
+import serving
 from serving import ROOT, TINY, Server, copy_checkpoint, scale_tensors, tensors_of
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -563,7 +564,9 @@ class KillTest(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
+    parser.add_argument("--device", default="cpu")
     options, rest = parser.parse_known_args()
+    serving.DEVICE = options.device
     PROGRAM = str(Path(options.program).resolve())
     del ServedByA  # a base, not a test
     unittest.main(argv=sys.argv[:1] + rest, verbosity=2)

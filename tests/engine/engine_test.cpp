@@ -142,12 +142,14 @@ TEST(Engine, APrefixHitGivesTheBitsOfAColdRun) {
   EXPECT_EQ(second.tokens, cold.tokens);
   EXPECT_EQ(logprob_bits(second), logprob_bits(cold));
 
-  // A conversation that goes on also reuses what was generated.
+  // A conversation that goes on also reuses what was generated, where prefill and decode are one
+  // order.
+  const int64_t reused = test::test_device().kind == Device::Kind::Cpu ? 80 : 64;
   std::vector<int32_t> longer = request.prompt;
   longer.insert(longer.end(), cold.tokens.begin(), cold.tokens.end());
   longer.push_back(7);
   const Answer warm_longer = generate(*engine, greedy_request(longer, 8));
-  EXPECT_EQ(warm_longer.last.cached_tokens, 80);
+  EXPECT_EQ(warm_longer.last.cached_tokens, reused);
   EXPECT_EQ(warm_longer.tokens, generate(*cold_engine, greedy_request(longer, 8)).tokens);
 }
 

@@ -48,6 +48,44 @@ TEST(Sampler, GreedyTakesTheLowestIdAmongEquals) {
   EXPECT_EQ(sample(kLogits, sequence, {}, {}).token, 1);
 }
 
+TEST(Sampler, ADeviceMayDrawWhatNeedsNoFilterAndNoAlternatives) {
+  const auto greedy = draw_request(sequence_with({.temperature = 0}));
+  ASSERT_TRUE(greedy.has_value());
+  EXPECT_EQ(greedy->greedy, 1);
+  EXPECT_EQ(greedy->scale, 1.0);
+  const auto drawn = draw_request(sequence_with({.temperature = 0.5f, .seed = 3}));
+  ASSERT_TRUE(drawn.has_value());
+  EXPECT_EQ(drawn->greedy, 0);
+  EXPECT_EQ(drawn->scale, 2.0);
+  EXPECT_NE(drawn->unit, draw_request(sequence_with({.temperature = 0.5f, .seed = 4}))->unit);
+  for (const SamplingParams& sampling : {SamplingParams{.top_p = 0.9f},
+                                         SamplingParams{.top_k = 5},
+                                         SamplingParams{.min_p = 0.1f},
+                                         SamplingParams{.frequency_penalty = 1},
+                                         SamplingParams{.min_new_tokens = 1},
+                                         SamplingParams{.logit_bias = {{1, 2.0f}}}}) {
+    EXPECT_FALSE(draw_request(sequence_with(sampling)).has_value());
+  }
+  Sequence reports = sequence_with({.temperature = 0});
+  reports.request.logprobs = {.output = true, .top = 2};
+  EXPECT_FALSE(draw_request(reports).has_value());
+}
+
+TEST(Sampler, WhatADeviceDrewIsReportedAsTheHostWould) {
+  Sequence sequence = sequence_with({.temperature = 0.5f, .seed = 9});
+  sequence.request.logprobs.output = true;
+  const Sampled want = sample(kLogits, sequence, {}, {});
+  double total = 0;
+  for (const float logit : kLogits) {
+    total += std::exp(2.0 * static_cast<double>(logit));
+  }
+  const DrawResult drawn{std::log(total), kLogits[static_cast<size_t>(*want.token)], *want.token};
+  const Sampled got = sampled_from(*draw_request(sequence), drawn, sequence);
+  EXPECT_EQ(got.token, want.token);
+  EXPECT_NEAR(got.logprobs.token->logprob, want.logprobs.token->logprob, 1e-6);
+  EXPECT_FALSE(sampled_from(*draw_request(sequence), {}, sequence).token.has_value());
+}
+
 TEST(Sampler, LogitsThatAreNotFiniteGiveNoToken) {
   std::vector<float> logits = kLogits;
   logits[4] = std::numeric_limits<float>::quiet_NaN();

@@ -40,6 +40,10 @@ step attention_check attention_check --no-timing
 step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a16_sm80:*nvfp4_w4a4_sm90:*cublaslt*"
 step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"
+step tensor nibble_tensor_test --gtest_brief=1 "--gtest_filter=*OnGpu.*"
+# The engine's own tests, on the GPU.
+step engine nibble_engine_test --gtest_brief=1 --nibble_device=cuda \
+  "--gtest_filter=DecodeGraphs*:Engine.*:Lifecycle.*"
 step bench_gemm_check bench_gemm_check
 step bench_gemm nibble bench gemm --device cuda --shapes q8.qkv,q8.gate_up,q30.o --m 1,64,512,2048
 step bench_gemm_w4a4 nibble bench gemm --device cuda --ops w4a4 --shapes q8.qkv --m 1,64,512

@@ -1,6 +1,7 @@
 #include "support/engine_harness.h"
 
 #include <bit>
+#include <fstream>
 #include <stdexcept>
 
 #include "base/cpu_info.h"
@@ -40,9 +41,23 @@ Answer Pending::wait() {
   return answer;
 }
 
+Device test_device() {
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string argument; std::getline(file, argument, '\0');) {
+    if (argument == "--nibble_device=cuda") {
+      return Device{Device::Kind::Cuda, 0};
+    }
+    if (argument.starts_with("--nibble_device=") && argument != "--nibble_device=cpu") {
+      throw std::runtime_error("expected --nibble_device=cpu or cuda, found " + argument);
+    }
+  }
+  return Device{};
+}
+
 engine::EngineConfig tiny_config(const std::string& directory) {
   engine::EngineConfig config;
   config.model_path = directory;
+  config.device = test_device();
   config.num_threads = 2;
   config.cpu_isa = detect_cpu_isa();
   config.max_total_tokens = 4096;

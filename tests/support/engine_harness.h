@@ -42,6 +42,9 @@ class Pending {
   engine::RequestId id_ = 0;
 };
 
+// Where tests of the engine run: the CPU, or what --nibble_device=cuda on the command line says.
+Device test_device();
+
 engine::EngineConfig tiny_config(const std::string& directory);
 std::unique_ptr<engine::Engine> start_engine(const engine::EngineConfig& config);
 engine::Request greedy_request(std::vector<int32_t> prompt, int32_t max_new_tokens);

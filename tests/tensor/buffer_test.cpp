@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,6 +51,42 @@ TEST_F(BufferTest, MovesItsMemoryAndLeavesNothingBehind) {
   third = std::move(second);
   EXPECT_EQ(third.data(), memory);
   EXPECT_EQ(third.name(), "a");
+}
+
+TEST_F(BufferTest, AFixedOneGivesItsMemoryBackAndTakesItAgain) {
+  auto buffer = Buffer::allocate_fixed("weights", 3 << 20, stream_.get());
+  ASSERT_TRUE(buffer.has_value()) << buffer.error().text();
+  ASSERT_NE(buffer->data(), nullptr);
+  buffer->drop();
+  EXPECT_EQ(buffer->data(), nullptr);
+  EXPECT_EQ(buffer->size_bytes(), size_t{3} << 20);
+  ASSERT_TRUE(buffer->restore(stream_.get()).has_value());
+  std::memset(buffer->data(), 7, buffer->size_bytes());
+}
+
+TEST(BufferOnGpu, AFixedOneComesBackAtItsAddress) {
+  const DeviceApi* api = find_device_api(Device::Kind::Cuda);
+  if (api == nullptr || api->num_devices() == 0) {
+    GTEST_SKIP() << "this machine has no cuda device";
+  }
+  const StreamOwner stream(Device{Device::Kind::Cuda, 0}, 1);
+  auto buffer = Buffer::allocate_fixed("weights", 5 << 20, stream.get());
+  ASSERT_TRUE(buffer.has_value()) << buffer.error().text();
+  void* const address = buffer->data();
+  size_t free_before = 0;
+  size_t free_after = 0;
+  size_t total = 0;
+  api->memory_info(stream.get().device, &free_before, &total);
+  buffer->drop();
+  api->memory_info(stream.get().device, &free_after, &total);
+  EXPECT_GE(free_after, free_before + (5 << 20));
+  ASSERT_TRUE(buffer->restore(stream.get()).has_value());
+  EXPECT_EQ(buffer->data(), address);
+  api->fill_bytes(buffer->data(), 7, buffer->size_bytes(), stream.get());
+  std::vector<uint8_t> host(5 << 20);
+  api->copy_to_host(host.data(), buffer->data(), host.size(), stream.get());
+  api->synchronize(stream.get());
+  EXPECT_EQ(host.back(), 7);
 }
 
 TEST_F(BufferTest, ViewsAPartOfItself) {

@@ -115,6 +115,15 @@ const DeviceApi kCpuDeviceApi{
     .destroy_stream = destroy_stream,
     .memory_info = memory_info,
     .isa = isa,
+    .reserve = nullptr,
+    .map = nullptr,
+    .unmap = nullptr,
+    .free_range = nullptr,
+    .copy_rows_to_device = nullptr,
+    .begin_capture = nullptr,
+    .end_capture = nullptr,
+    .launch_graph = nullptr,
+    .destroy_graph = nullptr,
 };
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/cuda_check.h"
+#include "backends/cuda/device_memory_cuda.h"
 #include "tensor/device_api.h"
 
 namespace nibble {
@@ -83,6 +84,40 @@ void memory_info(Device device, size_t* free_bytes, size_t* total_bytes) {
   CUDA_CHECK(cudaMemGetInfo(free_bytes, total_bytes));
 }
 
+void copy_rows_to_device(void* to,
+                         size_t to_pitch,
+                         const void* from,
+                         size_t from_pitch,
+                         size_t row_bytes,
+                         size_t rows,
+                         Stream stream) {
+  CUDA_CHECK(cudaMemcpy2DAsync(
+      to, to_pitch, from, from_pitch, row_bytes, rows, cudaMemcpyHostToDevice, native(stream)));
+}
+
+// Thread-local: other threads may allocate meanwhile.
+void begin_capture(Stream stream) {
+  CUDA_CHECK(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+void* end_capture(Stream stream) {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(native(stream), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  CUDA_CHECK(error);
+  return executable;
+}
+
+void launch_graph(void* graph, Stream stream) {
+  CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)));
+}
+
+void destroy_graph(void* graph) noexcept {
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
 int isa(Device device) {
   int major = 0;
   int minor = 0;
@@ -110,6 +145,15 @@ const DeviceApi kCudaDeviceApi{
     .destroy_stream = destroy_stream,
     .memory_info = memory_info,
     .isa = isa,
+    .reserve = cuda::reserve_range,
+    .map = cuda::map_range,
+    .unmap = cuda::unmap_range,
+    .free_range = cuda::free_range,
+    .copy_rows_to_device = copy_rows_to_device,
+    .begin_capture = begin_capture,
+    .end_capture = end_capture,
+    .launch_graph = launch_graph,
+    .destroy_graph = destroy_graph,
 };
 
 }  // namespace nibble

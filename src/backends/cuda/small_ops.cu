@@ -10,6 +10,8 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/activation.cuh"
 #include "backends/cuda/device/bf16_vector.cuh"
+#include "backends/cuda/draw_tokens.h"
+#include "backends/cuda/launch.cuh"
 #include "base/check.h"
 #include "ops/kernels.h"
 
@@ -49,7 +51,6 @@ void choose_vector(bool vector, const Launch& launch) {
   } else {
     launch(std::false_type{});
   }
-  CUDA_CHECK(cudaGetLastError());
 }
 
 // ---- norms ----
@@ -66,9 +67,17 @@ __device__ __forceinline__ float square_sum(const float (&x)[8]) {
   float sum = 0.0f;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    sum += x[j] * x[j];
+    sum = __fmaf_rn(x[j], x[j], sum);
   }
   return sum;
+}
+
+// The rotated low and high channel of a pair; contracted by hand, so that kernels agree.
+__device__ __forceinline__ float rotate_low(float low, float high, float c, float s) {
+  return __fmaf_rn(low, c, -__fmul_rn(high, s));
+}
+__device__ __forceinline__ float rotate_high(float low, float high, float c, float s) {
+  return __fmaf_rn(high, c, __fmul_rn(low, s));
 }
 
 template <bool kVector>
@@ -106,6 +115,7 @@ struct NormParams {
 // One block a row; a thread keeps its first piece in registers, wider rows are read again.
 template <bool kVector>
 __global__ void __launch_bounds__(kNormThreads) norm_kernel(const NormParams p) {
+  begin_overlapped();
   __shared__ float partial[kNormThreads / 32];
   const auto row = static_cast<int64_t>(blockIdx.x);
   const Bf16* x_row = p.x + row * p.x_stride;
@@ -179,9 +189,11 @@ void launch_norm(const Tensor& x,
   const auto pieces = static_cast<int>(std::min<int64_t>((p.width + 7) / 8, kNormThreads));
   const int threads = (pieces + 31) / 32 * 32;
   choose_vector(vector, [&](auto kind) {
-    norm_kernel<decltype(kind)::value>
-        <<<static_cast<unsigned>(x.shape[0]), static_cast<unsigned>(threads), 0, native(stream)>>>(
-            p);
+    launch_overlapped(norm_kernel<decltype(kind)::value>,
+                      dim3(static_cast<unsigned>(x.shape[0])),
+                      static_cast<unsigned>(threads),
+                      native(stream),
+                      p);
   });
 }
 
@@ -209,6 +221,7 @@ struct HeadParams {
 // One warp a head.
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads) head_norm_kernel(const HeadParams p) {
+  begin_overlapped();
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   if (row >= p.rows) {
     return;
@@ -255,8 +268,11 @@ void head_rms_norm(const Tensor& x, const Tensor& weight, float eps, Stream stre
   }
   const bool vector = p.head_dim % 8 == 0 && aligned(x) && aligned(weight);
   choose_vector(vector, [&](auto kind) {
-    head_norm_kernel<decltype(kind)::value>
-        <<<blocks_of(p.rows, kThreads / 32), kThreads, 0, native(stream)>>>(p);
+    launch_overlapped(head_norm_kernel<decltype(kind)::value>,
+                      dim3(blocks_of(p.rows, kThreads / 32)),
+                      kThreads,
+                      native(stream),
+                      p);
   });
 }
 
@@ -274,6 +290,7 @@ struct RopeParams {
 // A thread rotates eight pairs of channels of one head; a row of blocks is one token.
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeParams p) {
+  begin_overlapped();
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int64_t item = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   int64_t head = item / p.pieces;
@@ -298,8 +315,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeParams p) {
     if (kVector || at + j < p.half) {
       const float c = cosine[at + j];
       const float s = cosine[p.half + at + j];
-      const float rotated = a[j] * c - b[j] * s;
-      b[j] = b[j] * c + a[j] * s;
+      const float rotated = rotate_low(a[j], b[j], c, s);
+      b[j] = rotate_high(a[j], b[j], c, s);
       a[j] = rotated;
     }
   }
@@ -332,8 +349,110 @@ void rope(const Tensor& q,
   const int64_t items = (p.q_heads + p.k_heads) * p.pieces;
   const dim3 grid(static_cast<unsigned>(q.shape[0]), blocks_of(items, kThreads));
   choose_vector(half % 8 == 0 && aligned(q) && aligned(k), [&](auto kind) {
-    rope_kernel<decltype(kind)::value><<<grid, kThreads, 0, native(stream)>>>(p);
+    launch_overlapped(rope_kernel<decltype(kind)::value>, grid, kThreads, native(stream), p);
   });
+}
+
+// ---- norms, rotation and the cache in one ----
+
+struct PrepareParams {
+  const int32_t* positions;
+  const int32_t* slots;
+  const float* cos_sin;
+  Bf16* from[3];  // q, k, v
+  Bf16* cache[2];
+  const void* weight[2];  // of q and k; null: no norm
+  int64_t token_stride[3], head_stride[3];
+  int64_t page_stride[2], place_stride[2], cache_head_stride[2];
+  int64_t items, table_stride;
+  int heads[2];  // of q, and of k and v each
+  int head_dim, half, page_size;
+  float eps;
+  bool weight_f32;
+};
+
+// One warp a head of one token: eight channels a lane. The arithmetic of head_norm_kernel and
+// rope_kernel, in registers.
+__global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(const PrepareParams p) {
+  const int heads = p.heads[0] + 2 * p.heads[1];
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  begin_overlapped();
+  if (item >= p.items) {
+    return;
+  }
+  const int64_t token = item / heads;
+  int head = static_cast<int>(item % heads);
+  const int kind = head < p.heads[0] ? 0 : head < p.heads[0] + p.heads[1] ? 1 : 2;
+  head -= kind == 0 ? 0 : p.heads[0] + (kind - 1) * p.heads[1];
+  Bf16* row = (kind == 0   ? p.from[0]
+               : kind == 1 ? p.from[1]
+                           : p.from[2]) +
+              token * (kind == 0   ? p.token_stride[0]
+                       : kind == 1 ? p.token_stride[1]
+                                   : p.token_stride[2]) +
+              head * (kind == 0   ? p.head_stride[0]
+                      : kind == 1 ? p.head_stride[1]
+                                  : p.head_stride[2]);
+  const int at = lane * 8;
+  const bool mine = at < p.head_dim;
+  uint4 raw = make_uint4(0, 0, 0, 0);
+  if (mine) {
+    raw = *reinterpret_cast<const uint4*>(row + at);
+  }
+  if (kind < 2) {
+    float x[8];
+    unpack8(raw, x);
+    const void* weight = kind == 0 ? p.weight[0] : p.weight[1];
+    if (weight != nullptr) {
+      const float sum = warp_sum(square_sum(x));
+      const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.head_dim) + p.eps);
+      if (mine) {
+        scale_piece<true>(x,
+                          scale,
+                          static_cast<const Bf16*>(weight),
+                          p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
+                          at,
+                          p.head_dim);
+      }
+      unpack8(pack8(x), x);
+    }
+    // The lane that has the other half of each pair.
+    const int pieces = p.half / 8;
+    const bool low = lane < pieces;
+    const bool rotated = lane < 2 * pieces;
+    const int other = rotated ? (low ? lane + pieces : lane - pieces) : lane;
+    const float* cosine =
+        p.cos_sin + p.positions[token] * p.table_stride + (low ? at : at - p.half);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float y = __shfl_sync(kAllLanes, x[j], other);
+      if (rotated) {
+        const float c = cosine[j];
+        const float s = cosine[p.half + j];
+        x[j] = low ? rotate_low(x[j], y, c, s) : rotate_high(y, x[j], c, s);
+      }
+    }
+    raw = pack8(x);
+  }
+  if (!mine) {
+    return;
+  }
+  if (kind == 0) {
+    *reinterpret_cast<uint4*>(row + at) = raw;
+    return;
+  }
+  const int64_t slot = p.slots[token];
+  if (slot < 0) {
+    return;
+  }
+  const int64_t page = slot / p.page_size;
+  const int64_t place = slot % p.page_size;
+  Bf16* to = kind == 1 ? p.cache[0] + page * p.page_stride[0] + place * p.place_stride[0] +
+                             head * p.cache_head_stride[0]
+                       : p.cache[1] + page * p.page_stride[1] + place * p.place_stride[1] +
+                             head * p.cache_head_stride[1];
+  *reinterpret_cast<uint4*>(to + at) = raw;
 }
 
 // ---- element by element ----
@@ -347,6 +466,7 @@ struct PairParams {
 
 template <bool kVector, bool kSilu>
 __global__ void __launch_bounds__(kThreads) pair_kernel(const PairParams p) {
+  begin_overlapped();
   const auto row = static_cast<int64_t>(blockIdx.x);
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * 8;
   if (at >= p.width) {
@@ -370,7 +490,7 @@ void launch_pairs(const PairParams& p, int64_t rows, bool all_aligned, Stream st
   }
   const dim3 grid(static_cast<unsigned>(rows), blocks_of(p.width, kThreads * 8));
   choose_vector(all_aligned && p.width % 8 == 0, [&](auto kind) {
-    pair_kernel<decltype(kind)::value, kSilu><<<grid, kThreads, 0, native(stream)>>>(p);
+    launch_overlapped(pair_kernel<decltype(kind)::value, kSilu>, grid, kThreads, native(stream), p);
   });
 }
 
@@ -412,6 +532,7 @@ struct PickParams {
 
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads) pick_rows_kernel(const PickParams p) {
+  begin_overlapped();
   const auto row = static_cast<int64_t>(blockIdx.x);
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * 8;
   if (at >= p.width) {
@@ -435,7 +556,7 @@ void gather_rows(const Tensor& from, const Tensor& rows, const Tensor& to, Strea
   }
   const dim3 grid(static_cast<unsigned>(to.shape[0]), blocks_of(p.width, kThreads * 8));
   choose_vector(p.width % 8 == 0 && aligned(from) && aligned(to), [&](auto kind) {
-    pick_rows_kernel<decltype(kind)::value><<<grid, kThreads, 0, native(stream)>>>(p);
+    launch_overlapped(pick_rows_kernel<decltype(kind)::value>, grid, kThreads, native(stream), p);
   });
 }
 
@@ -455,6 +576,7 @@ struct StoreParams {
 // blockIdx.z: keys, then values. A slot below 0 stores nothing (a padding row).
 template <bool kVector>
 __global__ void __launch_bounds__(kThreads) store_kv_kernel(const StoreParams p) {
+  begin_overlapped();
   const auto token = static_cast<int64_t>(blockIdx.x);
   const unsigned which = blockIdx.z;
   const int64_t item = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -507,8 +629,61 @@ void store_kv(const Tensor& k,
   p.pieces = (p.head_dim + 7) / 8;
   const dim3 grid(static_cast<unsigned>(k.shape[0]), blocks_of(p.heads * p.pieces, kThreads), 2);
   choose_vector(vector, [&](auto kind) {
-    store_kv_kernel<decltype(kind)::value><<<grid, kThreads, 0, native(stream)>>>(p);
+    launch_overlapped(store_kv_kernel<decltype(kind)::value>, grid, kThreads, native(stream), p);
   });
+}
+
+void prepare_qkv(const QkvArgs& args, Stream stream) {
+  const int64_t tokens = args.q.shape[0];
+  const int64_t head_dim = args.q.shape[2];
+  const int64_t half = args.cos_sin.shape[1] / 2;
+  bool vector = head_dim % 8 == 0 && head_dim <= 256 && half % 8 == 0 && 2 * half <= head_dim;
+  for (const Tensor* tensor : {&args.q, &args.k, &args.v, &args.k_cache, &args.v_cache}) {
+    vector = vector && aligned(*tensor);
+  }
+  const bool norm = !args.q_weight.empty();
+  vector = vector && (!norm || (aligned(args.q_weight) && aligned(args.k_weight)));
+  if (!vector) {
+    if (norm) {
+      head_rms_norm(args.q, args.q_weight, args.eps, stream);
+      head_rms_norm(args.k, args.k_weight, args.eps, stream);
+    }
+    rope(args.q, args.k, args.positions, args.cos_sin, stream);
+    store_kv(args.k, args.v, args.slots, args.k_cache, args.v_cache, stream);
+    return;
+  }
+  PrepareParams p{};
+  p.positions = args.positions.as<int32_t>();
+  p.slots = args.slots.as<int32_t>();
+  p.cos_sin = args.cos_sin.as<float>();
+  const Tensor* from[] = {&args.q, &args.k, &args.v};
+  for (int i = 0; i < 3; ++i) {
+    p.from[i] = data_of(*from[i]);
+    p.token_stride[i] = from[i]->stride[0];
+    p.head_stride[i] = from[i]->stride[1];
+  }
+  const Tensor* cache[] = {&args.k_cache, &args.v_cache};
+  for (int i = 0; i < 2; ++i) {
+    p.cache[i] = data_of(*cache[i]);
+    p.page_stride[i] = cache[i]->stride[0];
+    p.place_stride[i] = cache[i]->stride[1];
+    p.cache_head_stride[i] = cache[i]->stride[2];
+  }
+  p.weight[0] = args.q_weight.data;
+  p.weight[1] = args.k_weight.data;
+  p.weight_f32 = norm && args.q_weight.dtype == DType::F32;
+  p.heads[0] = static_cast<int>(args.q.shape[1]);
+  p.heads[1] = static_cast<int>(args.k.shape[1]);
+  p.items = tokens * (p.heads[0] + 2 * p.heads[1]);
+  p.table_stride = args.cos_sin.stride[0];
+  p.head_dim = static_cast<int>(head_dim);
+  p.half = static_cast<int>(half);
+  p.page_size = static_cast<int>(args.k_cache.shape[1]);
+  p.eps = args.eps;
+  if (p.items > 0) {
+    launch_overlapped(
+        prepare_qkv_kernel, dim3(blocks_of(p.items, kThreads / 32)), kThreads, native(stream), p);
+  }
 }
 
 }  // namespace
@@ -526,6 +701,9 @@ const SmallOps kCudaSmallOps{
     .add = add,
     .store_kv = store_kv,
     .gather_rows = gather_rows,
+    .prepare_qkv = prepare_qkv,
+    .draw_tokens = draw_tokens,
+    .draw_workspace_bytes = draw_workspace_bytes,
 };
 
 }  // namespace nibble

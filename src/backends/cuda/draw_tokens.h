@@ -1,0 +1,15 @@
+// Greedy and seeded sampling on the device; see SmallOps::draw_tokens.
+#pragma once
+
+#include "ops/kernels.h"
+
+namespace nibble::cuda {
+
+int64_t draw_workspace_bytes(int64_t rows);
+void draw_tokens(const Tensor& logits,
+                 const Tensor& requests,
+                 const Tensor& workspace,
+                 const Tensor& results,
+                 Stream stream);
+
+}  // namespace nibble::cuda

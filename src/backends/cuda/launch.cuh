@@ -1,0 +1,50 @@
+#pragma once
+// Launching kernels that begin before the previous kernel of the stream has ended (programmatic
+// dependent launch): such a kernel calls wait_for_previous_kernel() before it touches memory.
+#include <cuda_runtime.h>
+
+#include "backends/cuda/cuda_check.h"
+#include "backends/cuda/device/ptx.cuh"
+
+namespace nibble::cuda {
+
+/// From Hopper on; earlier chips run one kernel after another.
+inline bool can_overlap() {
+  static const bool kCan = [] {
+    int device = 0;
+    int major = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+  }();
+  return kCan;
+}
+
+template <typename... Parameters>
+void launch_overlapped(void (*kernel)(Parameters...),
+                       dim3 grid,
+                       unsigned threads,
+                       cudaStream_t stream,
+                       const Parameters&... parameters) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = can_overlap() ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, parameters...));
+}
+
+/// What such a kernel begins with: from here on memory is as the previous kernel left it, and the
+/// next kernel may load what does not depend on this one.
+__device__ __forceinline__ void begin_overlapped() {
+#if __CUDA_ARCH__ >= 900
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
+}
+
+}  // namespace nibble::cuda
