@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "engine/engine_impl.h"
@@ -176,11 +177,19 @@ void EngineImpl::sample_block(const Batch& batch,
         const int32_t next = sequence.tokens[static_cast<size_t>(row.position) + 1];
         of_prompt[i] = prompt_logprobs(row.logits, next, sequence.request.logprobs);
       } else {
-        Sampled sampled = row.drawn
-                              ? sampled_from(*draw_request(sequence), *row.drawn, sequence)
-                              : sample(row.logits, sequence, masks[i], source_.eos_token_ids);
-        tokens[row.slice] = sampled.token;
-        logprobs[row.slice] = std::move(sampled.logprobs);
+        std::optional<Sampled> sampled;
+        if (row.drawn) {
+          const auto request = draw_request(sequence);
+          CHECK(request.has_value(), "a row was drawn that only the host can draw");
+          sampled =
+              sampled_from(*request, *row.drawn, row.candidates, parts_.info.vocab_size, sequence);
+        }
+        if (!sampled) {
+          sampled = sample(
+              row.drawn ? row.fetch() : row.logits, sequence, masks[i], source_.eos_token_ids);
+        }
+        tokens[row.slice] = sampled->token;
+        logprobs[row.slice] = std::move(sampled->logprobs);
       }
     }
   };

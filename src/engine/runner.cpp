@@ -11,6 +11,7 @@ namespace {
 
 // The largest captured step: its logits are kept whole.
 constexpr int64_t kMostCapturedRows = 512;
+constexpr size_t kCandidateBytes = kDrawCandidates * sizeof(DrawCandidate);  // of a row
 
 // Sizes of a batch without data: what a measuring forward sees.
 model::BatchView shape_only(int64_t tokens, int64_t seqs, int64_t pages, Device device) {
@@ -81,7 +82,7 @@ Result<Runner> Runner::create(const model::Model& model,
     runner.host_logits_ = TRY(runner.pin(logit_bytes));
   }
   if (ops.draw_tokens != nullptr) {
-    const size_t both = block * (sizeof(DrawRequest) + sizeof(DrawResult));
+    const size_t both = block * (sizeof(DrawRequest) + sizeof(DrawResult) + kCandidateBytes);
     runner.host_drawing_ = TRY(runner.pin(both));
     runner.drawing_ = TRY(
         Buffer::allocate("drawing",
@@ -202,7 +203,10 @@ void Runner::hand_out(std::span<const Wanted> wanted,
   std::vector<bool> drawn(wanted.size(), false);
   auto* requests = reinterpret_cast<DrawRequest*>(host_drawing_.get());
   auto* results = reinterpret_cast<DrawResult*>(requests + (draws ? logit_block_ : 0));
+  const auto* candidates =
+      reinterpret_cast<const DrawCandidate*>(results + (draws ? logit_block_ : 0));
   bool any = false;
+  bool filters = false;
   if (draws) {
     std::fill_n(requests, rows, DrawRequest{});
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -210,6 +214,7 @@ void Runner::hand_out(std::span<const Wanted> wanted,
         requests[wanted[i].row] = *request;
         drawn[i] = true;
         any = true;
+        filters = filters || request->candidates != 0;
       }
     }
   }
@@ -217,7 +222,8 @@ void Runner::hand_out(std::span<const Wanted> wanted,
     const auto block = static_cast<size_t>(logit_block_);
     const auto count = static_cast<size_t>(rows);
     const size_t results_at = block * sizeof(DrawRequest);
-    const size_t workspace_at = results_at + block * sizeof(DrawResult);
+    const size_t candidates_at = results_at + block * sizeof(DrawResult);
+    const size_t workspace_at = candidates_at + block * kCandidateBytes;
     const auto part = [this](size_t at, size_t size_bytes) {
       return drawing_.view(DType::U8, {static_cast<int64_t>(size_bytes)}, at);
     };
@@ -227,7 +233,14 @@ void Runner::hand_out(std::span<const Wanted> wanted,
                     part(0, count * sizeof(DrawRequest)),
                     part(workspace_at, drawing_.size_bytes() - workspace_at),
                     device_results,
+                    filters ? part(candidates_at, count * kCandidateBytes) : Tensor{},
                     stream_);
+    if (filters) {
+      api.copy_to_host(const_cast<DrawCandidate*>(candidates),
+                       part(candidates_at, count * kCandidateBytes).data,
+                       count * kCandidateBytes,
+                       stream_);
+    }
     api.copy_to_host(results, device_results.data, count * sizeof(DrawResult), stream_);
   }
   const auto* host = static_cast<const float*>(logits.data);
@@ -247,9 +260,20 @@ void Runner::hand_out(std::span<const Wanted> wanted,
   api.synchronize(stream_);
   std::vector<LogitRow> block;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    LogitRow row{wanted[i].slice, wanted[i].position, {}, std::nullopt};
+    LogitRow row{wanted[i].slice, wanted[i].position, {}, std::nullopt, {}, {}};
     if (drawn[i]) {
       row.drawn = results[wanted[i].row];
+      if (requests[wanted[i].row].candidates != 0) {
+        row.candidates = std::span(candidates + wanted[i].row * kDrawCandidates,
+                                   static_cast<size_t>(std::min(kDrawCandidates, vocab)));
+        row.fetch = [this, &api, &logits, at = wanted[i].row * vocab, vocab] {
+          auto* copy = reinterpret_cast<float*>(host_logits_.get()) + at;
+          const auto bytes = static_cast<size_t>(vocab) * sizeof(float);
+          api.copy_to_host(copy, logits.as<float>() + at, bytes, stream_);
+          api.synchronize(stream_);
+          return std::span<const float>(copy, static_cast<size_t>(vocab));
+        };
+      }
     } else {
       row.logits = std::span(host + wanted[i].row * vocab, static_cast<size_t>(vocab));
     }

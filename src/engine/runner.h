@@ -33,6 +33,10 @@ struct LogitRow {
   int64_t position = 0;
   std::span<const float> logits;    // [vocab]; empty when the device drew
   std::optional<DrawResult> drawn;  // by the device, as Choose asked
+  // Where the request was for candidates: these, in any order; `fetch` gives the whole row when
+  // they are not enough.
+  std::span<const DrawCandidate> candidates;
+  std::function<std::span<const float>()> fetch;
 };
 
 class Runner {
@@ -93,12 +97,12 @@ class Runner {
   Buffer inputs_;   // i32
   Buffer hidden_;   // [max_step_tokens, hidden] bf16
   Buffer logits_;   // [logit_block_, vocab] f32
-  Buffer drawing_;  // requests, results and workspace of draw_tokens
+  Buffer drawing_;  // requests, results, candidates and workspace of draw_tokens
   int64_t logit_block_ = kLogitBlock;
   std::vector<int32_t> host_inputs_;
   // Unless the device is the host:
   Pinned host_logits_;   // [logit_block_, vocab] f32
-  Pinned host_drawing_;  // [logit_block_] requests, then results
+  Pinned host_drawing_;  // [logit_block_] requests, then results, then candidates
   DecodeGraphs graphs_;
   model::BatchView view_;
 };

@@ -112,27 +112,64 @@ Adjusted adjust(std::span<const float> logits,
   return adjusted;
 }
 
-// Inverse of the cumulative distribution over what top_k, top_p and min_p leave. All three look at
-// the probabilities after temperature; the rest is renormalised by drawing within its sum.
+bool has_filter(const SamplingParams& s) { return s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f; }
+
+bool is_better(const DrawCandidate& a, const DrawCandidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+// Inverse of the cumulative distribution over what top_k, top_p and min_p leave of `sorted`, the
+// best first. All three look at the probabilities after temperature; the rest is renormalised by
+// drawing within its sum. nullopt: they may leave more than `sorted`, which is not all.
+std::optional<int32_t> draw_filtered(std::span<const DrawCandidate> sorted,
+                                     bool is_all,
+                                     const SamplingParams& s,
+                                     double unit,
+                                     double log_total) {
+  const double scale = 1.0 / static_cast<double>(s.temperature);
+  const auto probability = [&](const DrawCandidate& candidate) {
+    return std::exp(static_cast<double>(candidate.logit) * scale - log_total);
+  };
+  const size_t most =
+      s.top_k > 0 ? std::min(sorted.size(), static_cast<size_t>(s.top_k)) : sorted.size();
+  const double floor = probability(sorted[0]) * static_cast<double>(s.min_p);
+  std::vector<double> cumulative;
+  double sum = 0;
+  bool ended = is_all || (s.top_k > 0 && static_cast<size_t>(s.top_k) <= sorted.size());
+  for (size_t i = 0; i < most; ++i) {
+    const double p = probability(sorted[i]);
+    if (i > 0 && (sum >= static_cast<double>(s.top_p) || p < floor || p == 0.0)) {
+      ended = true;
+      break;
+    }
+    sum += p;
+    cumulative.push_back(sum);
+  }
+  if (!ended) {
+    return std::nullopt;
+  }
+  const double target = unit * sum;
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), target);
+  const size_t index =
+      std::min(static_cast<size_t>(found - cumulative.begin()), cumulative.size() - 1);
+  return sorted[index].token;
+}
+
+// The same over all tokens without filters, in their order; else over a growing sorted head: nearly
+// always the kept set is small.
 int32_t draw(std::span<const float> logits, const Sequence& sequence, double log_total) {
   const SamplingParams& s = sequence.request.sampling;
-  const double scale = 1.0 / static_cast<double>(s.temperature);
-  const auto probability = [&](int32_t token) {
-    const double logit = static_cast<double>(logits[static_cast<size_t>(token)]);
-    return std::exp(logit * scale - log_total);
-  };
   const double unit = random_unit(s.seed, static_cast<uint64_t>(sequence.num_generated()));
-
-  std::vector<int32_t> order;
-  const bool filters = s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f;
-  if (!filters) {
+  if (!has_filter(s)) {
+    const double scale = 1.0 / static_cast<double>(s.temperature);
     double sum = 0;
     int32_t last = 0;
     for (int32_t token = 0; token < static_cast<int32_t>(logits.size()); ++token) {
-      if (logits[static_cast<size_t>(token)] == kMinusInfinity) {
+      const float logit = logits[static_cast<size_t>(token)];
+      if (logit == kMinusInfinity) {
         continue;
       }
-      sum += probability(token);
+      sum += std::exp(static_cast<double>(logit) * scale - log_total);
       last = token;
       if (unit < sum) {
         return token;
@@ -140,43 +177,20 @@ int32_t draw(std::span<const float> logits, const Sequence& sequence, double log
     }
     return last;  // the sum fell short of 1 by rounding
   }
-
-  order.resize(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto better = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)];
-    const float y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  const size_t most =
-      s.top_k > 0 ? std::min(order.size(), static_cast<size_t>(s.top_k)) : order.size();
-  // Sort a growing head: nearly always the kept set is small.
-  size_t sorted = std::min<size_t>(most, 256);
-  std::partial_sort(
-      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(sorted), order.end(), better);
-  std::vector<double> cumulative;
-  const double floor = probability(order[0]) * static_cast<double>(s.min_p);
-  double sum = 0;
-  for (size_t i = 0; i < most; ++i) {
-    if (i == sorted) {
-      sorted = std::min(most, sorted * 8);
-      std::partial_sort(order.begin() + static_cast<std::ptrdiff_t>(i),
-                        order.begin() + static_cast<std::ptrdiff_t>(sorted),
-                        order.end(),
-                        better);
-    }
-    const double p = probability(order[i]);
-    if (i > 0 && (sum >= static_cast<double>(s.top_p) || p < floor || p == 0.0)) {
-      break;
-    }
-    sum += p;
-    cumulative.push_back(sum);
+  std::vector<DrawCandidate> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = {logits[i], static_cast<int32_t>(i)};
   }
-  const double target = unit * sum;
-  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), target);
-  const size_t index =
-      std::min(static_cast<size_t>(found - cumulative.begin()), cumulative.size() - 1);
-  return order[index];
+  for (size_t count = kDrawCandidates;; count *= 8) {
+    const size_t sorted = std::min(count, order.size());
+    std::partial_sort(
+        order.begin(), order.begin() + static_cast<std::ptrdiff_t>(sorted), order.end(), is_better);
+    const auto token =
+        draw_filtered(std::span(order).first(sorted), sorted == order.size(), s, unit, log_total);
+    if (token) {
+      return *token;
+    }
+  }
 }
 
 PositionLogprobs describe(std::span<const float> logits,
@@ -251,9 +265,8 @@ std::optional<DrawRequest> draw_request(const Sequence& sequence) {
   const bool changes_logits = has_penalty(s) || !s.logit_bias.empty() ||
                               sequence.request.mask != nullptr ||
                               sequence.num_generated() < s.min_new_tokens;
-  const bool filters = !greedy && (s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f);
   const bool alternatives = logprobs.output && (logprobs.top > 0 || !logprobs.token_ids.empty());
-  if (changes_logits || filters || alternatives) {
+  if (changes_logits || alternatives) {
     return std::nullopt;
   }
   DrawRequest request;
@@ -261,21 +274,40 @@ std::optional<DrawRequest> draw_request(const Sequence& sequence) {
     request.greedy = 0;
     request.scale = 1.0 / static_cast<double>(s.temperature);
     request.unit = random_unit(s.seed, static_cast<uint64_t>(sequence.num_generated()));
+    request.candidates = has_filter(s) ? 1 : 0;
   }
   return request;
 }
 
-Sampled sampled_from(const DrawRequest& request,
-                     const DrawResult& drawn,
-                     const Sequence& sequence) {
+std::optional<Sampled> sampled_from(const DrawRequest& request,
+                                    const DrawResult& drawn,
+                                    std::span<const DrawCandidate> candidates,
+                                    int64_t vocab_size,
+                                    const Sequence& sequence) {
   Sampled sampled;
   if (drawn.token < 0) {
     return sampled;
   }
-  sampled.token = drawn.token;
+  DrawCandidate chosen{drawn.logit, drawn.token};
+  if (request.candidates != 0) {
+    std::vector<DrawCandidate> sorted(candidates.begin(), candidates.end());
+    std::sort(sorted.begin(), sorted.end(), is_better);
+    const auto token = draw_filtered(sorted,
+                                     static_cast<int64_t>(sorted.size()) == vocab_size,
+                                     sequence.request.sampling,
+                                     request.unit,
+                                     drawn.log_total);
+    if (!token) {
+      return std::nullopt;
+    }
+    chosen = *std::find_if(sorted.begin(), sorted.end(), [&](const DrawCandidate& candidate) {
+      return candidate.token == *token;
+    });
+  }
+  sampled.token = chosen.token;
   if (sequence.request.logprobs.output) {
-    const double logprob = static_cast<double>(drawn.logit) * request.scale - drawn.log_total;
-    sampled.logprobs.token = TokenLogprob{static_cast<float>(logprob), drawn.token};
+    const double logprob = static_cast<double>(chosen.logit) * request.scale - drawn.log_total;
+    sampled.logprobs.token = TokenLogprob{static_cast<float>(logprob), chosen.token};
   }
   return sampled;
 }

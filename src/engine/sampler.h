@@ -26,9 +26,14 @@ Sampled sample(std::span<const float> logits,
                std::span<const int32_t> stop_ids);
 
 // What a device has to draw so that the answer is that of sample(); nullopt when only the host can:
-// penalties, biases, masks, tokens held back, filters, alternatives to report.
+// penalties, biases, masks, tokens held back, alternatives to report.
 std::optional<DrawRequest> draw_request(const Sequence& sequence);
-Sampled sampled_from(const DrawRequest& request, const DrawResult& drawn, const Sequence& sequence);
+// nullopt: the candidates do not decide, the whole row is needed. vocab_size: of the row.
+std::optional<Sampled> sampled_from(const DrawRequest& request,
+                                    const DrawResult& drawn,
+                                    std::span<const DrawCandidate> candidates,
+                                    int64_t vocab_size,
+                                    const Sequence& sequence);
 
 // To be called with each token that was sampled.
 void remember(Sequence& sequence, int32_t token);

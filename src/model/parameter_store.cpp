@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <future>
+#include <utility>
 
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -20,7 +20,8 @@ using checkpoint::LinearData;
 using checkpoint::LinearInfo;
 
 constexpr uint64_t kAlignment = 256;
-constexpr size_t kReadAhead = 8;  // parameters
+constexpr size_t kReadAhead = 8;                 // parameters
+constexpr size_t kLongRead = size_t{256} << 20;  // bytes
 
 uint64_t round_up(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -295,21 +296,29 @@ Result<LoadReport> ParameterStore::fill(const Checkpoint& source,
   // Reading and checking take a core of the host; with weights elsewhere, several go ahead of the
   // packing.
   const size_t ahead = stream.device.kind == Device::Kind::Cpu ? 0 : kReadAhead;
-  std::deque<std::future<Result<HostData>>> reads;
-  size_t next = 0;
+  std::vector<std::future<Result<HostData>>> reads(ahead > 0 ? entries_.size() : 0);
+  const auto start_reading = [&](size_t i) {
+    if (!reads[i].valid()) {
+      reads[i] =
+          std::async(std::launch::async, [this, &source, i] { return read(entries_[i], source); });
+    }
+  };
+  for (size_t i = 0; i < reads.size(); ++i) {  // one thread each: the longest begin first
+    if (entries_[i].size_bytes >= kLongRead) {
+      start_reading(i);
+    }
+  }
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     if (stop.stop_requested()) {
       return fail(ErrorCode::Cancelled, "stopped while the weights were read", source.directory());
     }
-    for (; ahead > 0 && next < entries_.size() && next < i + ahead; ++next) {
-      reads.push_back(std::async(std::launch::async,
-                                 [this, &source, next] { return read(entries_[next], source); }));
+    for (size_t next = i; next < reads.size() && next < i + ahead; ++next) {
+      start_reading(next);
     }
     HostData host;
     if (ahead > 0) {
-      host = TRY(reads.front().get());
-      reads.pop_front();
+      host = TRY(std::exchange(reads[i], {}).get());
     } else {
       host = TRY(read(entry, source));
     }

@@ -27,13 +27,20 @@ struct DrawRequest {
   double scale = 1.0;  // 1 / temperature; 1 when greedy
   double unit = 0.0;   // in [0, 1): the share of the distribution, in order of tokens, to stop at
   int32_t greedy = 1;
-  int32_t unused = 0;
+  int32_t candidates = 0;  // not 0: the kDrawCandidates best are wanted instead of a draw
 };
 struct DrawResult {
   double log_total = 0.0;  // log of the sum of exp(logit * scale)
   float logit = 0.0f;      // of the token
   int32_t token = -1;      // -1: the logits were not finite
 };
+
+// A token that filters (top_k, top_p, min_p) may keep.
+struct DrawCandidate {
+  float logit = 0.0f;
+  int32_t token = 0;
+};
+inline constexpr int64_t kDrawCandidates = 256;  // a row, or the vocabulary where that is smaller
 
 struct SmallOps {
   Device::Kind device;
@@ -75,11 +82,14 @@ struct SmallOps {
   // head_rms_norm, rope and store_kv in one, bit for bit.
   void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
   // Chooses the token of every row: logits f32 [rows, vocab]; requests, results u8 [rows *
-  // sizeof(DrawRequest), DrawResult]; workspace u8.
+  // sizeof(DrawRequest), DrawResult]; workspace u8. candidates u8 [rows * kDrawCandidates *
+  // sizeof(DrawCandidate)], in any order, of the rows that ask for them (token and logit of their
+  // result are the largest); empty where none does.
   void (*draw_tokens)(const Tensor& logits,
                       const Tensor& requests,
                       const Tensor& workspace,
                       const Tensor& results,
+                      const Tensor& candidates,
                       Stream) = nullptr;
   int64_t (*draw_workspace_bytes)(int64_t rows) = nullptr;
 };

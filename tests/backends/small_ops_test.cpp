@@ -3,6 +3,7 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -327,7 +328,11 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
       requests[row].scale = row == 7 ? 0.5 : 1.25;
       requests[row].unit = row == 8 ? 1.0 - 0x1.0p-53 : 0.1 * static_cast<double>(row);
     }
+    for (size_t row : {0u, 2u, 8u}) {
+      requests[row].candidates = 1;
+    }
     VisibleVector<DrawResult> results(kRows);
+    VisibleVector<DrawCandidate> candidates(kRows * kDrawCandidates, DrawCandidate{0.0f, -7});
     VisibleVector<uint8_t> workspace(static_cast<size_t>(ops_.draw_workspace_bytes(kRows)), 0xFF);
     const auto raw = [&](auto& values) {
       const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
@@ -337,7 +342,8 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
         view(logits, DType::F32, {static_cast<int64_t>(kRows), vocab}),
         raw(requests),
         raw(workspace),
-        raw(results));
+        raw(results),
+        raw(candidates));
     for (size_t row = 0; row < kRows; ++row) {
       if (row >= 4 && row <= 6) {
         EXPECT_EQ(results[row].token, -1) << "row " << row << " is not finite";
@@ -350,7 +356,24 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
         total += std::exp(static_cast<double>(value) * requests[row].scale);
       }
       auto want = static_cast<int32_t>(top - values.begin());
-      if (requests[row].greedy == 0) {
+      const auto* found = candidates.data() + row * kDrawCandidates;
+      EXPECT_EQ(found[0].token == -7, requests[row].candidates == 0) << row;
+      if (requests[row].candidates != 0) {
+        std::vector<std::pair<float, int32_t>> best;  // the best first, the lowest id among equals
+        std::vector<std::pair<float, int32_t>> got;
+        const size_t kept = std::min<size_t>(size, kDrawCandidates);
+        for (size_t i = 0; i < size; ++i) {
+          best.emplace_back(-values[i], static_cast<int32_t>(i));
+        }
+        for (size_t i = 0; i < kept; ++i) {
+          got.emplace_back(-found[i].logit, found[i].token);
+        }
+        std::sort(best.begin(), best.end());
+        std::sort(got.begin(), got.end());
+        best.resize(kept);
+        EXPECT_EQ(got, best) << "row " << row << " of " << vocab;
+      }
+      if (requests[row].greedy == 0 && requests[row].candidates == 0) {
         double sum = 0;
         want = static_cast<int32_t>(vocab) - 1;
         for (size_t i = 0; i < size; ++i) {

@@ -54,6 +54,12 @@ class DecodeGraphsOnGpu : public testing::Test {
       request.sampling.temperature = 0.9f;
       request.sampling.seed = 77 + i;
     }
+    if (i % 6 == 4) {
+      request.sampling.top_p = 0.8f;
+    }
+    if (i % 6 == 1) {
+      request.sampling.top_k = 20;
+    }
     return request;
   }
   static std::vector<Answer> together(Engine& engine, size_t count, bool on_host) {

@@ -1,5 +1,6 @@
 #include "engine/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -48,7 +49,7 @@ TEST(Sampler, GreedyTakesTheLowestIdAmongEquals) {
   EXPECT_EQ(sample(kLogits, sequence, {}, {}).token, 1);
 }
 
-TEST(Sampler, ADeviceMayDrawWhatNeedsNoFilterAndNoAlternatives) {
+TEST(Sampler, ADeviceMayDrawWhatNeedsNoAlternatives) {
   const auto greedy = draw_request(sequence_with({.temperature = 0}));
   ASSERT_TRUE(greedy.has_value());
   EXPECT_EQ(greedy->greedy, 1);
@@ -58,10 +59,12 @@ TEST(Sampler, ADeviceMayDrawWhatNeedsNoFilterAndNoAlternatives) {
   EXPECT_EQ(drawn->greedy, 0);
   EXPECT_EQ(drawn->scale, 2.0);
   EXPECT_NE(drawn->unit, draw_request(sequence_with({.temperature = 0.5f, .seed = 4}))->unit);
-  for (const SamplingParams& sampling : {SamplingParams{.top_p = 0.9f},
-                                         SamplingParams{.top_k = 5},
-                                         SamplingParams{.min_p = 0.1f},
-                                         SamplingParams{.frequency_penalty = 1},
+  EXPECT_EQ(drawn->candidates, 0);
+  for (const SamplingParams& sampling :
+       {SamplingParams{.top_p = 0.9f}, SamplingParams{.top_k = 5}, SamplingParams{.min_p = 0.1f}}) {
+    EXPECT_EQ(draw_request(sequence_with(sampling))->candidates, 1);
+  }
+  for (const SamplingParams& sampling : {SamplingParams{.frequency_penalty = 1},
                                          SamplingParams{.min_new_tokens = 1},
                                          SamplingParams{.logit_bias = {{1, 2.0f}}}}) {
     EXPECT_FALSE(draw_request(sequence_with(sampling)).has_value());
@@ -80,10 +83,49 @@ TEST(Sampler, WhatADeviceDrewIsReportedAsTheHostWould) {
     total += std::exp(2.0 * static_cast<double>(logit));
   }
   const DrawResult drawn{std::log(total), kLogits[static_cast<size_t>(*want.token)], *want.token};
-  const Sampled got = sampled_from(*draw_request(sequence), drawn, sequence);
-  EXPECT_EQ(got.token, want.token);
-  EXPECT_NEAR(got.logprobs.token->logprob, want.logprobs.token->logprob, 1e-6);
-  EXPECT_FALSE(sampled_from(*draw_request(sequence), {}, sequence).token.has_value());
+  const auto got = sampled_from(*draw_request(sequence), drawn, {}, 6, sequence);
+  EXPECT_EQ(got->token, want.token);
+  EXPECT_NEAR(got->logprobs.token->logprob, want.logprobs.token->logprob, 1e-6);
+  EXPECT_FALSE(sampled_from(*draw_request(sequence), {}, {}, 6, sequence)->token.has_value());
+}
+
+TEST(Sampler, CandidatesDecideAsTheWholeRowDoesOrSayThatTheyDoNot) {
+  std::vector<float> logits(3000);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = static_cast<float>((i * 7919) % 3000) / 250.0f;
+  }
+  double total = 0;
+  for (const float logit : logits) {
+    total += std::exp(static_cast<double>(logit));
+  }
+  std::vector<DrawCandidate> best;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    best.push_back({logits[i], static_cast<int32_t>(i)});
+  }
+  std::sort(
+      best.begin(), best.end(), [](const auto& a, const auto& b) { return a.logit > b.logit; });
+  best.resize(kDrawCandidates);
+  std::reverse(best.begin(), best.end());  // they come in any order
+  const DrawResult drawn{std::log(total), best.back().logit, best.back().token};
+  int undecided = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    for (const SamplingParams& filter : {SamplingParams{.top_p = 0.3f},
+                                         SamplingParams{.top_k = 40},
+                                         SamplingParams{.top_k = 256},
+                                         SamplingParams{.min_p = 0.5f},
+                                         SamplingParams{.top_p = 0.99f}}) {
+      Sequence sequence = sequence_with(filter);
+      sequence.request.sampling.seed = seed;
+      const auto got = sampled_from(*draw_request(sequence), drawn, best, 3000, sequence);
+      if (filter.top_p == 0.99f) {
+        undecided += got ? 0 : 1;
+        continue;
+      }
+      ASSERT_TRUE(got.has_value());
+      EXPECT_EQ(got->token, sample(logits, sequence, {}, {}).token);
+    }
+  }
+  EXPECT_EQ(undecided, 50);
 }
 
 TEST(Sampler, LogitsThatAreNotFiniteGiveNoToken) {

@@ -187,9 +187,15 @@ TEST_P(GoldenModel, QuantisedActivationsAgreeWithAReferenceInBf16) {
   if (!w4a4_) {
     GTEST_SKIP() << "activations are not quantised";
   }
-  test::HarnessOptions plain = options();
+  test::HarnessOptions quantised = options();
+  if (GetParam().device == Device::Kind::Cuda) {
+    // With probabilities in float32 as the reference has them: in bf16, as the fast kernels have
+    // them, more activations fall on the other side of a rounding boundary (0.992 on one set).
+    quantised.attention_backend = "plain";
+  }
+  test::HarnessOptions plain = quantised;
   plain.mode = Nvfp4Mode::W4A16;
-  auto a4 = test::ForwardHarness::load(directory_, options());
+  auto a4 = test::ForwardHarness::load(directory_, quantised);
   auto a16 = test::ForwardHarness::load(directory_, plain);
   ASSERT_TRUE(a4.has_value() && a16.has_value());
   const std::vector<Prompt> prompts = read_prompts(directory_, "w4a4");

@@ -19,6 +19,7 @@ extern const GemmBackend kNvfp4W4a16Sm80;
 extern const GemmBackend kNvfp4W4a4CublasLt;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
+extern const GemmBackend kGemmBf16RowsCuda;
 extern const GemmBackend kGemmBf16CublasLt;
 extern const AttentionBackend kAttentionPlainCuda;
 extern const SmallOps kCudaSmallOps;
@@ -39,11 +40,12 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 6> kAll{&kNvfp4W4a16Sm90,
+  static constexpr std::array<const GemmBackend*, 7> kAll{&kNvfp4W4a16Sm90,
                                                           &kNvfp4W4a16Sm80,
                                                           &kNvfp4W4a4CublasLt,
                                                           &kNvfp4W4a4Sm90,
                                                           &kNvfp4DequantCublasLt,
+                                                          &kGemmBf16RowsCuda,
                                                           &kGemmBf16CublasLt};
   return kAll;
 }

@@ -42,7 +42,7 @@ struct Params {
   const DrawRequest* requests;
   Part* parts;  // [rows, kParts]
   DrawResult* results;
-  int64_t stride;
+  int64_t stride;  // of logits
   int vocab, part_size;
 };
 
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kParts) draw_finish_kernel(const Params p) {
   }
   __syncthreads();
   int token = finite ? best.index : -1;
-  if (finite && request.greedy == 0) {
+  if (finite && request.greedy == 0 && request.candidates == 0) {
     if (thread >= 32) {
       return;
     }
@@ -200,6 +200,124 @@ __global__ void __launch_bounds__(kParts) draw_finish_kernel(const Params p) {
   }
 }
 
+// ---- the best of a row, for filters ----
+
+constexpr int kSelectThreads = 1024;
+constexpr int kBins = 2048;
+
+// Larger floats have larger keys.
+__device__ __forceinline__ uint32_t key_of(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// One block a row: the key of the last candidate is found digit by digit (11, 11 and 10 bits) from
+// counts; then larger keys are written in any order and as many equal ones as there is room for,
+// those with the lowest ids.
+__global__ void __launch_bounds__(kSelectThreads) candidates_kernel(const Params p,
+                                                                    DrawCandidate* candidates) {
+  __shared__ int counts[kBins];
+  __shared__ int warp_counts[kSelectThreads / 32];
+  __shared__ int digit;
+  __shared__ int wanted;
+  __shared__ int written;
+  begin_overlapped();
+  const int row = static_cast<int>(blockIdx.x);
+  if (p.requests[row].candidates == 0) {
+    return;
+  }
+  const float* logits = p.logits + row * p.stride;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  if (thread == 0) {
+    wanted = min(static_cast<int>(kDrawCandidates), p.vocab);
+    written = 0;
+  }
+  uint32_t prefix = 0;
+  uint32_t mask = 0;
+  int equal = 0;  // keys with the final prefix
+#pragma unroll 1
+  for (int shift : {21, 10, 0}) {
+    const uint32_t bins = shift == 0 ? 1024 : kBins;
+    for (int i = thread; i < kBins; i += kSelectThreads) {
+      counts[i] = 0;
+    }
+    __syncthreads();
+    for (int i = thread; i < p.vocab; i += kSelectThreads) {
+      const uint32_t key = key_of(logits[i]);
+      if ((key & mask) == prefix) {
+        atomicAdd(&counts[(key >> shift) & (bins - 1)], 1);
+      }
+    }
+    __syncthreads();
+    if (thread < 32) {  // from the top: the first digit that fills what is wanted
+      int above = 0;
+      const int need = wanted;
+      for (int base = static_cast<int>(bins) - 32; base >= 0; base -= 32) {
+        const int bin = base + 31 - lane;
+        int running = counts[bin];
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const int lower = __shfl_up_sync(kAllLanes, running, step);
+          running += lane >= step ? lower : 0;
+        }
+        const unsigned filled = __ballot_sync(kAllLanes, above + running >= need);
+        if (filled != 0) {
+          const int first = __ffs(static_cast<int>(filled)) - 1;
+          const int before = __shfl_sync(kAllLanes, running, max(first - 1, 0));
+          if (lane == 0) {
+            digit = base + 31 - first;
+            wanted = need - above - (first > 0 ? before : 0);
+          }
+          break;
+        }
+        above += __shfl_sync(kAllLanes, running, 31);
+      }
+    }
+    __syncthreads();
+    prefix |= static_cast<uint32_t>(digit) << shift;
+    mask |= (bins - 1) << shift;
+    equal = counts[digit];
+    __syncthreads();
+  }
+  DrawCandidate* to = candidates + static_cast<int64_t>(row) * kDrawCandidates;
+  const int room = wanted;  // for keys equal to the prefix
+  const bool all_equal = equal == room;
+  for (int i = thread; i < p.vocab; i += kSelectThreads) {
+    const float v = logits[i];
+    const uint32_t key = key_of(v);
+    if (key > prefix || (all_equal && key == prefix)) {
+      to[atomicAdd(&written, 1)] = {v, i};
+    }
+  }
+  if (all_equal) {
+    return;
+  }
+  __syncthreads();
+  int taken = 0;
+  for (int base = 0; base < p.vocab && taken < room; base += kSelectThreads) {
+    const int i = base + thread;
+    const bool tie = i < p.vocab && key_of(logits[i]) == prefix;
+    const unsigned ties = __ballot_sync(kAllLanes, tie);
+    if (lane == 0) {
+      warp_counts[thread / 32] = __popc(ties);
+    }
+    __syncthreads();
+    int before = taken;
+    for (int w = 0; w < thread / 32; ++w) {
+      before += warp_counts[w];
+    }
+    const int rank = before + __popc(ties & ((1u << lane) - 1));
+    if (tie && rank < room) {
+      to[atomicAdd(&written, 1)] = {logits[i], i};
+    }
+    for (int w = 0; w < kSelectThreads / 32; ++w) {
+      taken += warp_counts[w];
+    }
+    __syncthreads();
+  }
+}
+
 }  // namespace
 
 int64_t draw_workspace_bytes(int64_t rows) {
@@ -210,6 +328,7 @@ void draw_tokens(const Tensor& logits,
                  const Tensor& requests,
                  const Tensor& workspace,
                  const Tensor& results,
+                 const Tensor& candidates,
                  Stream stream) {
   const int64_t rows = logits.shape[0];
   if (rows == 0) {
@@ -228,6 +347,11 @@ void draw_tokens(const Tensor& logits,
   launch_overlapped(
       draw_parts_kernel, dim3(kParts, static_cast<unsigned>(rows)), kThreads, native, p);
   launch_overlapped(draw_finish_kernel, dim3(static_cast<unsigned>(rows)), kParts, native, p);
+  if (!candidates.empty()) {
+    auto* to = reinterpret_cast<DrawCandidate*>(candidates.as<uint8_t>());
+    launch_overlapped(
+        candidates_kernel, dim3(static_cast<unsigned>(rows)), kSelectThreads, native, p, to);
+  }
 }
 
 }  // namespace nibble::cuda

@@ -10,6 +10,7 @@ void draw_tokens(const Tensor& logits,
                  const Tensor& requests,
                  const Tensor& workspace,
                  const Tensor& results,
+                 const Tensor& candidates,
                  Stream stream);
 
 }  // namespace nibble::cuda
