@@ -13,7 +13,7 @@ LtProduct::LtProduct(const CublasLtApi& api, const LtProblem& p) : api_(api) {
   const int32_t transpose = kCublasTranspose;
   const int32_t on_device = kLtPointerModeDevice;
   const auto set = [&](int attribute, const auto& value) {
-    return api.desc_set(desc_, attribute, &value, sizeof value) == 0;
+    return api.desc_set(desc_, attribute, static_cast<const void*>(&value), sizeof value) == 0;
   };
   ok_ = api.desc_create(&desc_, kCublasCompute32F, kCudaF32) == 0 &&
         set(kLtDescTransA, transpose) && set(kLtDescPointerMode, on_device) &&

@@ -27,6 +27,7 @@ using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the fold
 constexpr int kMinIsa = 80;
 
 // Scalars: alpha of each part, then 0.
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot { kWeights, kScalars, kNumSlots };
 
 Support supports(const GemmDesc& desc) {

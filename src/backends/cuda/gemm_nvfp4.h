@@ -21,6 +21,7 @@ Support supports_nvfp4(const GemmDesc& desc, QuantMode mode, Needs needs);
 // Slots: codes and scales, row multipliers f32, counters of shared tiles (zero between calls), the
 // pre_quant_scale. The counters belong to the matrix, so one matrix must not be used on two streams
 // at once.
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum W4A16Slot { kW4A16Records, kW4A16Multiplier, kW4A16Counters, kW4A16PreQuant, kNumW4A16Slots };
 std::vector<Tensor> w4a16_layout(const GemmDesc& desc);
 void pack_w4a16(const GemmDesc& desc,

@@ -25,6 +25,7 @@ using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the fold
 constexpr size_t kCublasWorkspace = size_t{32} << 20;
 
 // Scalars: the global scale of each part, then 0.
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot { kPacked, kMultiplier, kScalars, kNumSlots };
 
 Support supports(const GemmDesc& desc) {

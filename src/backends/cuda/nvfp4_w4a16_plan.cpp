@@ -138,8 +138,8 @@ double mixed_us(const W4A16Cuts& cuts, const W4A16Plan& plan, int multiprocessor
   const double piece_blocks = static_cast<double>(cuts.k_blocks) / pieces;
   const double exchange =
       (pieces % plan.units_per_block == 0 ? 6 : 10) + (plan.first_tiles == 0 ? 4 : 0);
-  return plan.first_tiles / multiprocessors * (0.38 * cuts.k_blocks + 2) +
-         0.38 * plan.units_per_block * piece_blocks + exchange;
+  const int waves = plan.first_tiles / multiprocessors;
+  return waves * (0.38 * cuts.k_blocks + 2) + 0.38 * plan.units_per_block * piece_blocks + exchange;
 }
 
 W4A16Tile tile_by_rule(int64_t m, const W4A16Cuts& cuts, int multiprocessors) {

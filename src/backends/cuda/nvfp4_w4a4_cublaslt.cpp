@@ -61,6 +61,7 @@ constexpr int64_t kRowMultiple = 16;
 constexpr int64_t kColumnMultiple = 32;  // rows of codes are multiples of 16 bytes
 
 // Scalars: alpha of each part, input_scale of each part, 0.
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot { kCodes, kScales, kScalars, kNumSlots };
 constexpr int kInputScales = kMaxParts;
 constexpr int kZero = 2 * kMaxParts;

@@ -23,6 +23,7 @@ namespace {
 
 using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
+// NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum Slot { kPacked, kMultiplier, kCounters, kInputScales, kPreQuant, kNumSlots };
 
 // A matrix within the slots: all parts, or one part.
