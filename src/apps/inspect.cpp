@@ -1,12 +1,16 @@
 #include "examine/inspect.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "apps/commands.h"
+#include "apps/load_text.h"
 #include "quantize/write.h"
 
 namespace nibble::apps {
@@ -17,16 +21,36 @@ struct InspectFlags {
   examine::InspectOptions options;
   bool json = false;
   bool no_scan = false;
+  bool skip_tokenizer_init = false;
   std::string device = "cpu";
 };
+
+// Before the warnings; what the checkpoint's own reading found already is not said twice.
+void add_error(examine::Inspection& inspection, Error error) {
+  std::vector<checkpoint::Problem>& problems = inspection.problems;
+  const std::string text = error.text();
+  if (std::any_of(problems.begin(), problems.end(), [&](const checkpoint::Problem& known) {
+        return known.error.text() == text;
+      })) {
+    return;
+  }
+  const auto warnings =
+      std::find_if(problems.begin(), problems.end(), [](const checkpoint::Problem& known) {
+        return known.severity == checkpoint::Problem::Severity::Warning;
+      });
+  problems.insert(warnings, {checkpoint::Problem::Severity::Error, std::move(error)});
+}
 
 int run_inspect(const InspectFlags& flags) {
   examine::InspectOptions options = flags.options;
   options.scan_scales = !flags.no_scan;
   options.device = flags.device == "cpu" ? Device::Kind::Cpu : Device::Kind::Cuda;
-  const auto inspection = examine::inspect(options);
+  auto inspection = examine::inspect(options);
   if (!inspection) {
     return report_error(inspection.error());
+  }
+  for (Error& error : text_problems(options.directory, !flags.skip_tokenizer_init)) {
+    add_error(*inspection, std::move(error));
   }
   fmt::print("{}",
              flags.json ? quantize::pretty_json(examine::to_json(*inspection))
@@ -47,6 +71,9 @@ void add_inspect(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_flag("--json", flags->json, "print everything as JSON");
+  command->add_flag("--skip-tokenizer-init",
+                    flags->skip_tokenizer_init,
+                    "do not check tokenizer and chat template, as serve with this flag");
   command->add_flag("--no-scan", flags->no_scan, "read headers only, not the values");
   command->callback([flags, &action] { action = [flags] { return run_inspect(*flags); }; });
 }

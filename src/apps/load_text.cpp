@@ -1,5 +1,7 @@
 #include "apps/load_text.h"
 
+#include <utility>
+
 #include "base/file.h"
 #include "base/json.h"
 
@@ -74,6 +76,19 @@ Result<server::SamplingDefaults> load_sampling_defaults(const std::string& direc
   const int64_t top_k = TRY(config.find_int("top_k")).value_or(-1);
   defaults.top_k = top_k > 0 ? static_cast<int32_t>(top_k) : -1;  // transformers: 0 means all
   return defaults;
+}
+
+std::vector<Error> text_problems(const std::string& directory, bool with_tokenizer) {
+  std::vector<Error> problems;
+  if (auto defaults = load_sampling_defaults(directory); !defaults) {
+    problems.push_back(std::move(defaults).error());
+  }
+  if (with_tokenizer && file_exists(directory + "/tokenizer.json")) {
+    if (auto text = load_text_model(directory, {}); !text) {
+      problems.push_back(std::move(text).error());
+    }
+  }
+  return problems;
 }
 
 }  // namespace nibble::apps

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "server/config.h"
@@ -15,5 +16,10 @@ Result<server::TextModel> load_text_model(const std::string& directory,
 
 // generation_config.json where it exists.
 Result<server::SamplingDefaults> load_sampling_defaults(const std::string& directory);
+
+// All that the above refuse, for inspect. A folder without a tokenizer is no problem: it serves
+// token ids. with_tokenizer: false leaves tokenizer and template out, as --skip-tokenizer-init
+// does.
+std::vector<Error> text_problems(const std::string& directory, bool with_tokenizer);
 
 }  // namespace nibble::apps

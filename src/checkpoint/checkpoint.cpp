@@ -102,6 +102,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   checkpoint.linears_ = split_fused_linears(std::move(table.linears), checkpoint.config_);
   checkpoint.linear_errors_ = std::move(table.errors);
   checkpoint.check_scalars();
+  checkpoint.check_head();
   for (const auto& [module, error] : checkpoint.linear_errors_) {
     if (runs_for_text(module, checkpoint.config_)) {
       checkpoint.add_error(error);
@@ -217,6 +218,21 @@ Result<void> Checkpoint::read_headers() {
   return {};
 }
 
+// The files decide: a head of its own is used, whatever the config says of sharing.
+void Checkpoint::check_head() {
+  if (config_.tie_word_embeddings && stores_linear("lm_head")) {
+    add_warning({ErrorCode::InvalidArgument,
+                 "stored although config.json says tie_word_embeddings true; the stored head is "
+                 "used, not the embedding",
+                 "lm_head.weight"});
+  }
+}
+
+bool Checkpoint::stores_linear(std::string_view module) const {
+  return find_linear(module) != nullptr || linear_errors_.contains(module) ||
+         find(std::string(module) + ".weight") != nullptr;
+}
+
 Result<void> Checkpoint::require_servable() const {
   size_t errors = 0;
   const Problem* first = nullptr;
@@ -314,10 +330,29 @@ Result<std::vector<std::byte>> Checkpoint::read_bytes(const std::string& name) c
   return bytes;
 }
 
-Result<std::vector<std::byte>> Checkpoint::read_as(std::string_view name,
-                                                   DType dtype,
-                                                   const Shape& shape,
-                                                   std::string_view expected_from) const {
+const LinearInfo* Checkpoint::find_linear(std::string_view module) const {
+  const auto found = std::lower_bound(
+      linears_.begin(),
+      linears_.end(),
+      module,
+      [](const LinearInfo& info, std::string_view wanted) { return info.module < wanted; });
+  return found == linears_.end() || found->module != module ? nullptr : &*found;
+}
+
+const LinearInfo* Checkpoint::find_table(std::string_view name, const Shape& shape) const {
+  if (!is_embedding_table(name)) {
+    return nullptr;
+  }
+  const LinearInfo* found = find_linear(name.substr(0, name.rfind('.')));
+  return found == nullptr || found->weight != name || !(shape == Shape{found->n, found->k})
+             ? nullptr
+             : found;
+}
+
+Result<void> Checkpoint::require_readable_as(std::string_view name,
+                                             DType dtype,
+                                             const Shape& shape,
+                                             std::string_view expected_from) const {
   const std::string text(name);
   const TensorInfo* info = find(name);
   const std::string expected = expectation(dtype, shape, expected_from);
@@ -327,19 +362,28 @@ Result<std::vector<std::byte>> Checkpoint::read_as(std::string_view name,
   if (!info->unusable.empty()) {
     return unsupported(info->unusable + "; expected " + expected, text);
   }
-  if (is_embedding_table(name)) {
-    if (auto decoded = TRY(decode_table(name, dtype, shape))) {
-      return std::move(*decoded);
-    }
-  }
   const bool same_kind =
       info->dtype == dtype || (is_float_dtype(info->dtype) && is_float_dtype(dtype));
-  if (!same_kind || !(info->shape == shape)) {
+  if ((!same_kind || !(info->shape == shape)) && find_table(name, shape) == nullptr) {
     return invalid("expected " + expected + ", found " + std::string(to_string(info->dtype)) + " " +
                        to_string(info->shape),
                    text);
   }
-  return convert_floats(TRY(read_bytes(text)), info->dtype, dtype, text);
+  return {};
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_as(std::string_view name,
+                                                   DType dtype,
+                                                   const Shape& shape,
+                                                   std::string_view expected_from) const {
+  TRY(require_readable_as(name, dtype, shape, expected_from));
+  const std::string text(name);
+  if (const LinearInfo* table = find_table(name, shape)) {
+    const std::vector<float> values = TRY(read_weight(*table));
+    const auto bytes = std::as_bytes(std::span(values));
+    return convert_floats({bytes.begin(), bytes.end()}, DType::F32, dtype, text);
+  }
+  return convert_floats(TRY(read_bytes(text)), find(name)->dtype, dtype, text);
 }
 
 Result<LinearInfo> Checkpoint::linear(std::string_view module,
@@ -349,15 +393,11 @@ Result<LinearInfo> Checkpoint::linear(std::string_view module,
   if (const auto error = linear_errors_.find(module); error != linear_errors_.end()) {
     return tl::unexpected<Error>(error->second);
   }
-  const auto found = std::lower_bound(
-      linears_.begin(),
-      linears_.end(),
-      module,
-      [](const LinearInfo& info, std::string_view wanted) { return info.module < wanted; });
+  const LinearInfo* found = find_linear(module);
   const std::string origin =
       expected_from.empty() ? std::string() : " (from " + std::string(expected_from) + ")";
   const std::string shape = to_string(Shape{n, k}) + origin;
-  if (found == linears_.end() || found->module != module) {
+  if (found == nullptr) {
     const std::string weight = std::string(module) + ".weight";
     const std::string expected = "a linear of shape " + shape;
     if (const TensorInfo* stored = find(weight)) {

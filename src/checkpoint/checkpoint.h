@@ -106,6 +106,12 @@ class Checkpoint {
                                          const Shape& shape,
                                          std::string_view expected_from) const;
 
+  // What read_as() refuses by the header, without reading.
+  Result<void> require_readable_as(std::string_view name,
+                                   DType dtype,
+                                   const Shape& shape,
+                                   std::string_view expected_from) const;
+
   // Looks one linear up by module name, checked against the expected sizes (n rows, k columns) and
   // the quantization claim. `expected_from` is for messages ("hidden_size x intermediate_size").
   Result<LinearInfo> linear(std::string_view module,
@@ -113,6 +119,10 @@ class Checkpoint {
                             int64_t k,
                             std::string_view expected_from) const;
   Result<LinearData> read_linear(const LinearInfo& info) const;
+  // Anything that makes `module` a linear is there, usable or not.
+  bool stores_linear(std::string_view module) const;
+  // One input factor a column, [k] in `dtype`; empty when the linear has none.
+  Result<std::vector<std::byte>> read_pre_quant_scale(const LinearInfo& info, DType& dtype) const;
   // The weight as numbers, whatever its form: [n, k] f32, not rounded on the way.
   Result<std::vector<float>> read_weight(const LinearInfo& info) const;
 
@@ -124,15 +134,18 @@ class Checkpoint {
   Result<void> read_configs();
   Result<void> read_headers();
   void check_scalars();
+  Result<void> check_global_scale(LinearInfo& info) const;
+  Result<void> check_pre_quant_scale(const LinearInfo& info) const;
+  Result<void> check_offsets(const LinearInfo& info) const;
+  void check_head();
   Result<float> read_scalar(const std::string& name) const;
   // Of a stack: the expert's number, where there is one for each.
   Result<float> read_scalar_of(const LinearInfo& info, const std::string& name) const;
   Error missing(std::string_view name, const std::string& expected) const;
   Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
-  // A quantized embedding table as floats; nullopt when `name` is not one of this shape.
-  Result<std::optional<std::vector<std::byte>>> decode_table(std::string_view name,
-                                                             DType dtype,
-                                                             const Shape& shape) const;
+  const LinearInfo* find_linear(std::string_view module) const;  // nullptr when absent
+  // A quantized embedding table of this shape, or nullptr.
+  const LinearInfo* find_table(std::string_view name, const Shape& shape) const;
   Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
   Result<std::vector<float>> read_fp8(const LinearInfo& info) const;
   Result<std::vector<std::byte>> read_bytes(const std::string& name) const;

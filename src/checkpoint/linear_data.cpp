@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/json.h"
 #include "base/number_formats.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"
@@ -214,28 +215,14 @@ Result<std::vector<float>> Checkpoint::read_fp8(const LinearInfo& info) const {
   const std::vector<float> scales =
       fp8_scales(TRY(read_bytes(info.weight_scale)), find(info.weight_scale)->dtype);
   for (size_t i = 0; i < scales.size(); ++i) {
-    if (!std::isfinite(scales[i])) {
-      return invalid("scale " + std::to_string(i) + " is not finite", info.weight_scale);
+    if (!std::isfinite(scales[i]) || !(scales[i] > 0.0f)) {
+      return invalid("expected finite positive scales, found " +
+                         format_number(static_cast<double>(scales[i])) + " at element " +
+                         std::to_string(i),
+                     info.weight_scale);
     }
   }
   return scale_fp8(info, weight, scales);
-}
-
-Result<std::optional<std::vector<std::byte>>> Checkpoint::decode_table(std::string_view name,
-                                                                       DType dtype,
-                                                                       const Shape& shape) const {
-  const std::string_view module = name.substr(0, name.rfind('.'));
-  const auto found = std::lower_bound(
-      linears_.begin(),
-      linears_.end(),
-      module,
-      [](const LinearInfo& info, std::string_view wanted) { return info.module < wanted; });
-  if (found == linears_.end() || found->module != module || found->weight != name ||
-      !(shape == Shape{found->n, found->k})) {
-    return std::nullopt;
-  }
-  return std::optional(
-      TRY(convert_floats(as_bytes(TRY(read_weight(*found))), DType::F32, dtype, found->weight)));
 }
 
 Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const {
@@ -276,8 +263,7 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
     data.input_scale = info.inverse_scales ? 1.0f / value : value;
   }
   if (!info.pre_quant_scale.empty()) {
-    data.pre_quant_scale_dtype = find(info.pre_quant_scale)->dtype;
-    data.pre_quant_scale = TRY(read_small_floats(info.pre_quant_scale, data.pre_quant_scale_dtype));
+    data.pre_quant_scale = TRY(read_pre_quant_scale(info, data.pre_quant_scale_dtype));
   }
   if (!info.bias.empty()) {
     const TensorInfo* bias = find(info.bias);
@@ -289,6 +275,15 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
     data.bias = TRY(read_small_floats(info.bias, data.bias_dtype));
   }
   return data;
+}
+
+Result<std::vector<std::byte>> Checkpoint::read_pre_quant_scale(const LinearInfo& info,
+                                                                DType& dtype) const {
+  if (info.pre_quant_scale.empty()) {
+    return std::vector<std::byte>();
+  }
+  dtype = find(info.pre_quant_scale)->dtype;
+  return read_small_floats(info.pre_quant_scale, dtype);
 }
 
 Result<std::vector<std::byte>> Checkpoint::read_small_floats(const std::string& name,

@@ -135,6 +135,9 @@ class Classifier {
     info_.module = module_;
     for (const auto& [suffix, member] : members_) {
       info_.size_bytes += member.info->size_bytes;
+      if (!member.info->unusable.empty()) {
+        return unsupported(member.info->unusable, member.name);
+      }
     }
     if (std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
           return entry.first.find("svdquant_lora") != std::string_view::npos;
@@ -173,6 +176,13 @@ class Classifier {
     }
     if (!info_.pre_quant_scale.empty()) {
       TRY(check_pre_quant_scale());
+    }
+    if (const Member* bias = find(".bias");
+        bias != nullptr &&
+        (!is_float_dtype(bias->info->dtype) || num_elements(bias->info->shape) != info_.n)) {
+      return invalid(
+          "expected bf16 " + to_string(Shape{info_.n}) + ", found " + found_text(*bias->info),
+          bias->name);
     }
     return info_;
   }
@@ -463,9 +473,10 @@ void warn_about_absent_input_scales(LinearTable& table) {
   if (count > 0) {
     table.warnings.push_back(
         {ErrorCode::InvalidArgument,
-         "missing here and for " + std::to_string(count - 1) +
-             " other linears; weights are not affected, and activations are scaled by token where "
-             "they are quantized",
+         (count == 1 ? std::string("missing")
+                     : "missing here and for " + std::to_string(count - 1) + " other linears") +
+             "; weights are not affected, and activations are scaled by token where they are "
+             "quantized",
          first + ".input_scale"});
   }
 }

@@ -14,6 +14,10 @@ Result<QuantAlgo> group_algo(const JsonObject& group, const std::string& outer_f
   const int64_t bits = TRY(weights.find_int("num_bits")).value_or(0);
   const std::string type = TRY(weights.find_string("type")).value_or("int");
   const std::string strategy = TRY(weights.find_string("strategy")).value_or("");
+  if (!TRY(weights.find_bool("symmetric")).value_or(true)) {
+    return unsupported("is false; weights with zero points are not supported",
+                       weights.path_of("symmetric"));
+  }
   if (format == kNvfp4Format) {
     const auto group_size = TRY(weights.find_int("group_size"));
     if (bits != 4 || type != "float" || (group_size && *group_size != 16)) {

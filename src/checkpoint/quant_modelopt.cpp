@@ -183,6 +183,13 @@ Result<QuantConfig> parse_modelopt(const JsonObject& outer, bool says_method) {
   if (!is_nvfp4(config.algo)) {
     return config;
   }
+  for (const GroupFacts& group : groups) {
+    if (!is_nvfp4(group.algo)) {
+      return invalid(
+          "says 8 bits for weights, but quant_algo says " + std::string(to_string(config.algo)),
+          block.path_of("config_groups"));
+    }
+  }
   if (group_size) {
     config.group_size = TRY(checked_group_size(*group_size, block.path_of("group_size")));
   } else if (!groups.empty()) {

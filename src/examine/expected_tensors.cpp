@@ -46,16 +46,8 @@ class Lookup {
       return;
     }
     read_.insert(name);
-    const checkpoint::TensorInfo* info = checkpoint_.find(name);
-    const bool fits =
-        info != nullptr && info->shape == shape &&
-        (info->dtype == DType::BF16 || info->dtype == DType::F16 || info->dtype == DType::F32);
-    if (fits) {
-      return;
-    }
-    // The error is worded by the same function that refuses it at load.
-    if (auto read = checkpoint_.read_as(name, DType::BF16, shape, from); !read) {
-      errors_.push_back(std::move(read).error());
+    if (auto fits = checkpoint_.require_readable_as(name, DType::BF16, shape, from); !fits) {
+      errors_.push_back(std::move(fits).error());
     }
   }
   ExpectedTensors take() {
@@ -161,9 +153,13 @@ ExpectedTensors expected_tensors(const Checkpoint& checkpoint) {
     }
   }
   lookup.vector("model.norm.weight", config.hidden_size, "hidden_size");
-  if (!config.tie_word_embeddings) {
-    lookup.linear(
-        "lm_head", config.vocab_size, config.hidden_size, "vocab_size x hidden_size, untied");
+  if (!config.tie_word_embeddings || checkpoint.stores_linear("lm_head")) {
+    lookup.linear("lm_head",
+                  config.vocab_size,
+                  config.hidden_size,
+                  config.tie_word_embeddings
+                      ? "vocab_size x hidden_size, tie_word_embeddings true"
+                      : "vocab_size x hidden_size, tie_word_embeddings false");
   }
   return lookup.take();
 }

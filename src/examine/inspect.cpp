@@ -7,7 +7,11 @@
 #include <utility>
 
 #include "base/cpu_info.h"
+#include "base/manifest.h"
 #include "base/number_formats.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/linear_table.h"
+#include "checkpoint/verify.h"
 #include "examine/expected_tensors.h"
 #include "model/linear_source.h"
 #include "model/model.h"
@@ -93,13 +97,15 @@ std::string kernel_of(const LinearInfo& info,
   return std::string((*backend)->name) + (variants.empty() ? "" : " (" + variants + ")");
 }
 
-// Block scales as stored; reading the whole linear tells whether odd ones are harmless.
+// The values of a linear, judged by what loads it. Of NVFP4 all codes are numbers, so that its
+// block scales are enough; reading the whole linear tells whether odd ones are harmless.
 void scan(const Checkpoint& checkpoint, InspectedLinear& linear, std::vector<Problem>& problems) {
-  if (linear.info.expert >= 0) {  // a slice of a stack, which reading judges too
-    auto data = checkpoint.read_linear(linear.info);
+  const bool nvfp4 = linear.info.format == LinearInfo::Format::Nvfp4;
+  if (!nvfp4 || linear.info.expert >= 0) {  // or a slice of a stack
+    auto data = model::read_part(checkpoint, {}, linear.info);
     if (!data) {
       problems.push_back({Problem::Severity::Error, std::move(data).error()});
-    } else {
+    } else if (nvfp4) {
       linear.scales = scale_statistics(data->weight_scale);
     }
     return;
@@ -160,6 +166,18 @@ void add_refusal_of_loader(const Checkpoint& checkpoint, std::vector<Problem>& p
   }
 }
 
+// The manifest that the loader compares the files with; hashing them is part of the scan.
+void check_manifest(const Checkpoint& checkpoint, bool hash, std::vector<Problem>& problems) {
+  auto manifest = read_manifest(checkpoint.directory());
+  if (!manifest) {
+    problems.push_back({Problem::Severity::Error, std::move(manifest).error()});
+  } else if (*manifest && hash) {
+    if (auto same = checkpoint::verify_files(checkpoint, **manifest); !same) {
+      problems.push_back({Problem::Severity::Error, std::move(same).error()});
+    }
+  }
+}
+
 // Norms, biases, tables and matrices that are not quantized: NaN and infinity, which the loader
 // refuses too.
 void scan_plain_tensors(const Checkpoint& checkpoint,
@@ -169,14 +187,16 @@ void scan_plain_tensors(const Checkpoint& checkpoint,
   for (const std::string& name : names) {
     const checkpoint::TensorInfo* found = checkpoint.find(name);
     if (found == nullptr || num_elements(found->shape) <= 1 ||
-        (found->dtype != DType::BF16 && found->dtype != DType::F32)) {
+        !checkpoint::is_float_dtype(found->dtype)) {
       continue;  // missing, or judged as a scale
     }
-    const checkpoint::TensorInfo& info = *found;
-    data.resize(info.size_bytes);
+    data.resize(found->size_bytes);
     Result<void> read = checkpoint.read(name, data);
     if (read) {
-      read = model::require_finite(info.dtype, data, name);
+      auto rounded = checkpoint::convert_floats(std::move(data), found->dtype, DType::BF16, name);
+      data = rounded ? std::move(*rounded) : std::vector<std::byte>();
+      read = rounded ? model::require_finite(DType::BF16, data, name)
+                     : tl::unexpected<Error>(std::move(rounded).error());
     }
     if (!read) {
       problems.push_back({Problem::Severity::Error, std::move(read).error()});
@@ -270,6 +290,7 @@ Result<Inspection> inspect(const InspectOptions& options) {
   result.config = checkpoint.config();
   result.quant = checkpoint.quant();
   result.problems = checkpoint.problems();
+  check_manifest(checkpoint, options.scan_scales, result.problems);
   for (const std::string& name : checkpoint.tensor_names()) {
     ++result.num_tensors;
     result.total_bytes += checkpoint.find(name)->size_bytes;
@@ -289,8 +310,17 @@ Result<Inspection> inspect(const InspectOptions& options) {
       kernel->second = kernel_of(info, result.config, options.device);
     }
     linear.kernel = kernel->second;
-    if (options.scan_scales && info.format == LinearInfo::Format::Nvfp4) {
-      scan(checkpoint, linear, result.problems);
+    const bool plain =  // scanned with the norms
+        info.format == LinearInfo::Format::Bf16 && info.stored == LinearInfo::Stored::AsFormat;
+    if (options.scan_scales && !plain) {
+      std::vector<Problem> found;
+      scan(checkpoint, linear, found);
+      for (Problem& problem : found) {
+        if (!checkpoint::runs_for_text(info.module, result.config)) {
+          problem.severity = Problem::Severity::Warning;  // nothing reads it
+        }
+        result.problems.push_back(std::move(problem));
+      }
     }
     result.linear_bytes += info.size_bytes;
     result.linear_weights += info.n * info.k;

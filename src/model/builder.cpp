@@ -131,6 +131,7 @@ Result<Builder::Resolved> Builder::resolve(const std::string& name,
                              "; the two share their input and are run as one product",
                          info.module);
     }
+    TRY(require_same_input_scaling(checkpoint_, first, info));
   }
   const ModeChoice choice = choose_mode(infos.front().format, options_.nvfp4_mode);
   GemmDesc desc;
@@ -203,11 +204,11 @@ Linear Builder::linear(const std::string& name,
 Linear Builder::head(const std::string& module, const std::string& embedding_module) {
   const bool tied = config().tie_word_embeddings;
   return linear("lm_head",
-                {{tied ? embedding_module : module,
+                {{module,
                   config().vocab_size,
                   tied ? "vocab_size x hidden_size, tie_word_embeddings true"
                        : "vocab_size x hidden_size, tie_word_embeddings false",
-                  tied}},
+                  tied ? embedding_module : std::string()}},
                 config().hidden_size,
                 Bias::IfStored,
                 DType::F32);
@@ -219,12 +220,8 @@ void Builder::expect_stored(const std::string& name,
                             const Shape& shape,
                             std::string_view expected_from) {
   read_.insert(name);
-  const checkpoint::TensorInfo* info = checkpoint_.find(name);
-  if (info == nullptr || !(info->shape == shape)) {
-    // Reading words the refusal; a quantized table is stored in another shape and decoded.
-    if (auto read = checkpoint_.read_as(name, DType::BF16, shape, expected_from); !read) {
-      fail(std::move(read).error());
-    }
+  if (auto fits = checkpoint_.require_readable_as(name, DType::BF16, shape, expected_from); !fits) {
+    fail(std::move(fits).error());
   }
 }
 

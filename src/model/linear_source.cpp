@@ -72,7 +72,6 @@ Result<void> check_values(const LinearInfo& info, const LinearData& data) {
   if (data.input_scale) {
     TRY(require_scale(*data.input_scale, info.input_scale));
   }
-  TRY(require_finite(data.pre_quant_scale_dtype, data.pre_quant_scale, info.pre_quant_scale));
   return {};
 }
 
@@ -83,14 +82,14 @@ Tensor host_view(const std::vector<std::byte>& data, DType dtype, Shape shape) {
 }  // namespace
 
 Result<LinearInfo> find_part(const Checkpoint& source, const PartSpec& part, int64_t k) {
-  if (!part.embedding) {
+  if (part.tied_to.empty() || source.stores_linear(part.module)) {
     return source.linear(part.module, part.n, k, part.expected_from);
   }
   LinearInfo info;
-  info.module = part.module;
+  info.module = part.tied_to;
   info.n = part.n;
   info.k = k;
-  info.weight = part.module + ".weight";
+  info.weight = part.tied_to + ".weight";
   return info;
 }
 
@@ -121,11 +120,30 @@ Result<void> require_finite(DType dtype, std::span<const std::byte> data, const 
   return {};
 }
 
+Result<void> require_same_input_scaling(const Checkpoint& source,
+                                        const LinearInfo& first,
+                                        const LinearInfo& part) {
+  if (first.pre_quant_scale == part.pre_quant_scale) {
+    return {};
+  }
+  DType dtype = DType::F32;
+  DType first_dtype = DType::F32;
+  const std::vector<std::byte> found = TRY(source.read_pre_quant_scale(part, dtype));
+  const std::vector<std::byte> expected = TRY(source.read_pre_quant_scale(first, first_dtype));
+  if (found != expected || dtype != first_dtype) {
+    return unsupported(
+        "the parts of a fused linear need the same pre_quant_scale, found one unlike " +
+            first.pre_quant_scale,
+        part.pre_quant_scale);
+  }
+  return {};
+}
+
 Result<LinearData> read_part(const Checkpoint& source,
                              const PartSpec& part,
                              const LinearInfo& info) {
   LinearData data;
-  if (part.embedding) {
+  if (info.module == part.tied_to) {
     data.weight =
         TRY(source.read_as(info.weight, DType::BF16, Shape{info.n, info.k}, part.expected_from));
   } else {

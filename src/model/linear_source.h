@@ -20,8 +20,9 @@ struct PartSpec {
   std::string module;         // "model.layers.0.self_attn.q_proj"
   int64_t n = 0;              // output rows
   std::string expected_from;  // config keys behind n and k, for messages
-  // A tied head: `module` is the embedding, a plain matrix that no scheme applies to.
-  bool embedding = false;
+  // The head of a model with tied embeddings: used where `module` is not stored. The embedding is
+  // a plain matrix that no scheme applies to.
+  std::string tied_to = {};
 };
 
 // How the checkpoint stores a part; errors name the tensor.
@@ -36,6 +37,11 @@ void add_names(const checkpoint::LinearInfo& info, std::set<std::string, std::le
 Result<void> check_format(QuantMode::Weight weight, const checkpoint::LinearInfo& info);
 
 Result<void> require_finite(DType dtype, std::span<const std::byte> data, const std::string& name);
+
+// Parts of a fused linear share their input: `part` must scale it as `first` does.
+Result<void> require_same_input_scaling(const checkpoint::Checkpoint& source,
+                                        const checkpoint::LinearInfo& first,
+                                        const checkpoint::LinearInfo& part);
 
 // Reads a part; every value and scale must be finite.
 Result<checkpoint::LinearData> read_part(const checkpoint::Checkpoint& source,

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/verify.h"
 #include "model/builder.h"
@@ -49,6 +50,9 @@ Result<Opened> open_servable(const std::string& directory,
                 "a manifest is asked for, and there is no " + std::string(kManifestName),
                 directory);
   }
+  for (const checkpoint::Problem& problem : checkpoint.problems()) {
+    LOG(warn, "checkpoint", {"path", directory}, {"problem", problem.error.text()});
+  }
   return Opened{std::move(checkpoint), std::move(source)};
 }
 
@@ -62,6 +66,9 @@ Result<void> require_same(const char* key, const T& ours, const T& theirs) {
   if constexpr (std::is_same_v<T, std::string>) {
     expected = ours;
     found = theirs;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    expected = ours ? "true" : "false";
+    found = theirs ? "true" : "false";
   } else {
     expected = std::to_string(ours);
     found = std::to_string(theirs);
@@ -84,6 +91,11 @@ Result<void> require_same_model(const ModelConfig& ours, const ModelConfig& thei
   TRY(require_same("rms_norm_eps", ours.rms_norm_eps, theirs.rms_norm_eps));
   TRY(require_same("tie_word_embeddings", ours.tie_word_embeddings, theirs.tie_word_embeddings));
   TRY(require_same("hidden_act", ours.hidden_act, theirs.hidden_act));
+  if (ours.rope.original_max_position != theirs.rope.original_max_position) {
+    // Where the config states none, it is taken from there.
+    TRY(require_same(
+        "max_position_embeddings", ours.max_position_embeddings, theirs.max_position_embeddings));
+  }
   TRY(require_same(
       "rope type", static_cast<int>(ours.rope.type), static_cast<int>(theirs.rope.type)));
   TRY(require_same("rope_theta", ours.rope.theta, theirs.rope.theta));
@@ -190,6 +202,7 @@ Result<StagedWeights> Model::stage(const std::string& directory,
                                    const StageLimits& limits) const {
   Opened opened = TRY(open_servable(directory, check, limits.stop));
   TRY(require_same_model(*config_, opened.checkpoint.config()));
+  TRY(parameters_->check_headers(opened.checkpoint));  // before memory is asked for
   Staged staged = TRY(parameters_->stage(opened.checkpoint, stream, limits));
   return StagedWeights{std::move(opened.source), std::move(staged)};
 }
@@ -201,6 +214,7 @@ Result<InPlaceReport> Model::load_in_place(const std::string& directory,
   touched = false;
   Opened opened = TRY(open_servable(directory, check));
   TRY(require_same_model(*config_, opened.checkpoint.config()));
+  TRY(parameters_->check_headers(opened.checkpoint));
   touched = true;
   LoadReport report = TRY(parameters_->load_in_place(opened.checkpoint, stream));
   return InPlaceReport{std::move(opened.source), std::move(report)};

@@ -41,11 +41,9 @@ Result<ExpertInfos> find_expert(const Checkpoint& source,
   return infos;
 }
 
-}  // namespace
-
-Result<void> ParameterStore::fill_experts(
-    const Entry& entry, const Checkpoint& source, void* base, Stream stream, Names& used) const {
-  const ExpertsSpec& spec = entry.experts;
+Result<std::vector<ExpertInfos>> find_experts(const ExpertsSpec& spec,
+                                              const Checkpoint& source,
+                                              std::set<std::string, std::less<>>& used) {
   std::vector<ExpertInfos> infos;
   infos.reserve(spec.experts.size());
   const LinearInfo* calibrated = nullptr;
@@ -64,6 +62,21 @@ Result<void> ParameterStore::fill_experts(
         "server",
         calibrated->input_scale);
   }
+  return infos;
+}
+
+}  // namespace
+
+Result<void> ParameterStore::check_experts(const Entry& entry, const Checkpoint& source) {
+  Names names;
+  TRY(find_experts(entry.experts, source, names));
+  return {};
+}
+
+Result<void> ParameterStore::fill_experts(
+    const Entry& entry, const Checkpoint& source, void* base, Stream stream, Names& used) const {
+  const ExpertsSpec& spec = entry.experts;
+  const std::vector<ExpertInfos> infos = TRY(find_experts(spec, source, used));
   const std::vector<Tensor> slots = slots_at(entry, base);
   for (size_t e = 0; e < spec.experts.size(); ++e) {
     const ExpertSpec& expert = spec.experts[e];

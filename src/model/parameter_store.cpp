@@ -225,13 +225,8 @@ Result<ParameterStore::HostData> ParameterStore::read(const Entry& entry,
   for (const PartSpec& part : spec.parts) {
     read.infos.push_back(TRY(find_part(source, part, spec.desc.k)));
     TRY(check_scheme(spec, read.infos.back()));
+    TRY(require_same_input_scaling(source, read.infos.front(), read.infos.back()));
     read.parts.push_back(TRY(read_part(source, part, read.infos.back())));
-    if (read.parts.back().pre_quant_scale != read.parts.front().pre_quant_scale) {
-      return unsupported(
-          "the parts of a fused linear need the same pre_quant_scale, found one unlike " +
-              read.infos.front().pre_quant_scale,
-          read.infos.back().pre_quant_scale);
-    }
   }
   return read;
 }
@@ -411,6 +406,26 @@ void ParameterStore::commit(const Staged& staged, Stream stream) noexcept {
   const DeviceApi& api = device_api(stream.device);
   api.copy_on_device(memory_.data(), staged.memory_.data(), size_bytes_, stream);
   api.synchronize(stream);
+}
+
+Result<void> ParameterStore::check_headers(const Checkpoint& source) const {
+  for (const Entry& entry : entries_) {
+    if (entry.kind == Kind::Linear) {
+      LinearInfo first;
+      for (size_t i = 0; i < entry.linear.parts.size(); ++i) {
+        const LinearInfo info = TRY(find_part(source, entry.linear.parts[i], entry.linear.desc.k));
+        first = i == 0 ? info : first;
+        TRY(check_scheme(entry.linear, info));
+        TRY(require_same_input_scaling(source, first, info));
+      }
+    } else if (entry.kind == Kind::Experts) {
+      TRY(check_experts(entry, source));
+    } else if (entry.kind == Kind::Tensor) {
+      const TensorSpec& spec = entry.plain;
+      TRY(source.require_readable_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
+    }
+  }
+  return {};
 }
 
 Result<LoadReport> ParameterStore::load_in_place(const Checkpoint& source, Stream stream) {

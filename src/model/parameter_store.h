@@ -123,7 +123,10 @@ class ParameterStore {
   // Copies to the fixed addresses; cannot fail on data. The spare memory stays the caller's, so
   // that giving it back does not delay the thread that commits.
   void commit(const Staged& staged, Stream stream) noexcept;
-  // For hosts without spare memory: overwrites in place. A failure leaves the weights undefined.
+  // Whether every declared tensor is there in its form, type and shape; reads no weight.
+  Result<void> check_headers(const checkpoint::Checkpoint& source) const;
+  // For hosts without spare memory: overwrites in place, after check_headers(). A failure leaves
+  // the weights undefined.
   Result<LoadReport> load_in_place(const checkpoint::Checkpoint& source, Stream stream);
 
   // ---- giving the memory back and taking it again; contents are undefined after resume() ----
@@ -169,6 +172,7 @@ class ParameterStore {
                             void* base,
                             Stream stream,
                             Names& used) const;
+  static Result<void> check_experts(const Entry& entry, const checkpoint::Checkpoint& source);
   void fill_plain(const Entry& entry,
                   std::span<const std::byte> value,
                   void* base,

@@ -96,7 +96,7 @@ std::vector<std::string> excluded_modules(const Plan& plan, const Checkpoint& so
     names.push_back(module);
   }
   // A tied head is stored nowhere, but readers look for its name in the list.
-  if (source.config().tie_word_embeddings &&
+  if (source.config().tie_word_embeddings && !source.stores_linear("lm_head") &&
       std::find(names.begin(), names.end(), "lm_head") == names.end()) {
     names.emplace_back("lm_head");
   }

@@ -7,6 +7,7 @@
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
 #include "support/data_dir.h"
+#include "support/temp_dir.h"
 
 namespace nibble::apps {
 namespace {
@@ -78,6 +79,25 @@ TEST(LoadText, SaysWhatIsMissing) {
   const auto defaults = load_sampling_defaults("/does/not/exist");
   ASSERT_TRUE(defaults);
   EXPECT_EQ(defaults->temperature, 1.0f);
+}
+
+TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
+  const test::TempDir folder;
+  folder.copy_from(*test::any_golden_path("llama-nvfp4"));
+  const auto inspect = [&](std::vector<const char*> flags) {
+    flags.insert(flags.begin(), {"inspect", folder.path().c_str()});
+    return run(flags);
+  };
+  EXPECT_EQ(inspect({}), 0);
+  folder.write("tokenizer.json", "{");
+  EXPECT_EQ(inspect({}), 1);
+  EXPECT_EQ(inspect({"--skip-tokenizer-init"}), 0);
+  folder.write("generation_config.json", R"({"temperature":"hot"})");
+  EXPECT_EQ(inspect({"--skip-tokenizer-init"}), 1);
+  const auto problems = text_problems(folder.path(), true);
+  ASSERT_EQ(problems.size(), 2u);
+  EXPECT_NE(problems[0].text().find("temperature"), std::string::npos) << problems[0].text();
+  EXPECT_NE(problems[1].text().find("tokenizer.json"), std::string::npos) << problems[1].text();
 }
 
 }  // namespace

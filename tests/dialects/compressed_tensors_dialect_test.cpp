@@ -1,5 +1,7 @@
 // compressed-tensors checkpoints: other names, divisors instead of multipliers, mixed formats.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -137,10 +139,47 @@ TEST(CompressedTensorsDialect, DamageIsNamed) {
   EXPECT_THAT(errors_of(multiplier),
               HasSubstr(kDown + ".weight_global_scale: found 3e-04, expected a divisor"));
 
+  CheckpointEditor tiny = golden("vendor/llama-ct-nvfp4");
+  set_scalar(tiny, kDown + ".weight_global_scale", 3e38f);
+  EXPECT_THAT(errors_of(tiny),
+              HasSubstr(kDown + ".weight_global_scale: found 3e+38, expected a divisor (about 2688 "
+                                "/ amax); with this one all weights are next to zero"));
+
   CheckpointEditor mxfp4 = golden("vendor/llama-ct-nvfp4");
   mxfp4.remove(kDown + ".weight_global_scale");
   mxfp4.tensor(kDown + ".weight_scale") = {DType::U8, {128, 8}, std::vector<std::byte>(1024)};
   EXPECT_THAT(errors_of(mxfp4), HasSubstr(kDown + ".weight_packed: stored as MXFP4"));
+}
+
+TEST(CompressedTensorsDialect, OffsetsAndOrdersThatChangeNothingAreFine) {
+  CheckpointEditor editor = golden("vendor/llama-ct-nvfp4");
+  const Weights expected = expect_servable(editor);
+  editor.tensors()[kDown + ".weight_zero_point"] = {
+      DType::I8, {128, 16}, std::vector<std::byte>(128 * 16)};
+  std::vector<std::byte> order(256 * 4);
+  for (int32_t column = 0; column < 256; ++column) {
+    const int32_t group = column / 16;
+    std::memcpy(order.data() + 4 * column, &group, 4);
+  }
+  editor.tensors()[kDown + ".weight_g_idx"] = {DType::I32, {256}, order};
+  EXPECT_TRUE(expect_servable(editor) == expected);
+  std::fill(order.begin(), order.end(), std::byte{0xFF});  // -1: unset
+  editor.tensors()[kDown + ".weight_g_idx"] = {DType::I32, {256}, order};
+  EXPECT_TRUE(expect_servable(editor) == expected);
+  order[0] = std::byte{3};
+  editor.tensors()[kDown + ".weight_g_idx"] = {DType::I32, {256}, order};
+  EXPECT_THAT(errors_of(editor), HasSubstr(kDown + ".weight_g_idx: gives columns to groups"));
+}
+
+TEST(CompressedTensorsDialect, WeightsThatAreNotSymmetricAreRefused) {
+  CheckpointEditor editor = golden("vendor/llama-ct-nvfp4");
+  std::string text = kConfig;
+  const std::string key = R"("symmetric":true)";
+  text.replace(text.find(key), key.size(), R"("symmetric":false)");
+  set_quantization(editor, text, "");
+  EXPECT_THAT(errors_of(editor),
+              HasSubstr("config_groups.group_0.weights.symmetric: is false; weights with zero "
+                        "points are not supported"));
 }
 
 TEST(CompressedTensorsDialect, AFormatThatLooksAlikeIsRefusedByName) {

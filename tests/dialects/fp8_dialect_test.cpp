@@ -1,5 +1,7 @@
 // The FP8 forms that appear beside NVFP4 in mixed checkpoints and alone in their sources.
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -120,6 +122,46 @@ TEST(Fp8Dialect, DamageIsNamed) {
   }
   ASSERT_NE(info, nullptr);
   EXPECT_EQ(checkpoint->read_linear(*info).error().text(), kDown + ".weight: value [1, 44] is NaN");
+}
+
+TEST(Fp8Dialect, DamagedValuesOfEveryFormAreFoundByInspecting) {
+  struct Form {
+    Fp8Form form;
+    const char* config;
+    const char* scale;
+  };
+  const Form forms[] = {{Fp8Form::Tensor, kTensor, ".weight_scale"},
+                        {Fp8Form::Row, kRow, ".weight_scale"},
+                        {Fp8Form::Block, kBlock, ".weight_scale_inv"},
+                        {Fp8Form::Mx, kMx, ".weight_scale"}};
+  for (const Form& form : forms) {
+    CheckpointEditor editor = golden("llama");
+    set_quantization(editor, form.config, "");
+    for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+      for (const std::string& part : kParts) {
+        const Shape shape = editor.tensor(layer + part + ".weight").shape;
+        to_fp8(editor, layer + part, shape[0], shape[1], form.form);
+      }
+    }
+    ASSERT_EQ(errors_of(editor), "") << form.config;
+    auto& weight = editor.tensor(kDown + ".weight").bytes;
+    const std::byte kept = std::exchange(weight[300], std::byte{0x7F});
+    EXPECT_EQ(errors_of(editor), kDown + ".weight: value [1, 44] is NaN\n") << form.config;
+    weight[300] = kept;
+    const std::string scale = kDown + form.scale;
+    if (form.form == Fp8Form::Mx) {
+      editor.tensor(scale).bytes[3] = std::byte{0xFF};
+      EXPECT_EQ(errors_of(editor),
+                scale + ": expected finite positive scales, found NaN at element 3\n");
+      continue;
+    }
+    for (const float bad : {0.0f, -1.0f, NAN, INFINITY}) {
+      std::memcpy(editor.tensor(scale).bytes.data(), &bad, sizeof bad);
+      EXPECT_THAT(errors_of(editor),
+                  testing::AllOf(HasSubstr(scale + ": expected "), HasSubstr("finite positive")))
+          << form.config << bad;
+    }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace nibble::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const char* const kNestedText =
     R"({"producer":{"name":"modelopt","version":"0.29.0"},"quantization":{"quant_algo":"NVFP4",
@@ -231,6 +232,23 @@ TEST(ModelOptDialect, HeadsAreSharedOrStoredOrMissed) {
   }
 }
 
+TEST(ModelOptDialect, AHeadOfItsOwnBesideTiedEmbeddingsIsSaidAndChecked) {
+  CheckpointEditor editor = golden("llama-nvfp4");
+  EXPECT_THAT(warnings_of(editor), Not(HasSubstr("lm_head.weight")));
+  editor.config()["tie_word_embeddings"] = true;
+  EXPECT_EQ(errors_of(editor), "");
+  EXPECT_THAT(warnings_of(editor),
+              HasSubstr("lm_head.weight: stored although config.json says tie_word_embeddings "
+                        "true; the stored head is used"));
+  auto& head = editor.tensor("lm_head.weight");
+  head.bytes[10] = std::byte{0xC0};
+  head.bytes[11] = std::byte{0x7F};
+  EXPECT_EQ(errors_of(editor),
+            "lm_head.weight: expected finite values, found NaN or infinity at element 5\n");
+  head.shape = {256, 256};
+  EXPECT_THAT(errors_of(editor), HasSubstr("lm_head.weight: expected [512, 128] (from vocab_size"));
+}
+
 TEST(ModelOptDialect, ScalesOfTheKvCacheAreKnownAndUnknownOnesAreNamed) {
   CheckpointEditor editor = golden("llama-nvfp4");
   const std::string attention = "model.layers.0.self_attn.";
@@ -289,6 +307,29 @@ TEST(ModelOptDialect, AwqScalesAreKeptWhereTheyAreStored) {
   editor.tensor(kDown + ".pre_quant_scale").shape = {128};
   editor.tensor(kDown + ".pre_quant_scale").bytes.resize(256);
   EXPECT_THAT(errors_of(editor), HasSubstr(kDown + ".pre_quant_scale: expected [256]"));
+}
+
+TEST(ModelOptDialect, InputFactorsThatAreNoFactorsOrDifferBetweenPartsAreNamed) {
+  const std::string name = "model.layers.0.self_attn.o_proj.pre_quant_scale";
+  for (const float bad : {NAN, INFINITY, 0.0f, -1.0f, 1e38f}) {
+    CheckpointEditor editor = golden("llama-nvfp4-awq");
+    CheckpointEditor::Stored& stored = editor.tensor(name);
+    stored = {DType::F32, stored.shape, std::vector<std::byte>()};
+    for (int64_t i = 0; i < num_elements(stored.shape); ++i) {
+      const float value = i == 3 ? bad : 1.0f;
+      const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+      stored.bytes.insert(stored.bytes.end(), bytes, bytes + sizeof value);
+    }
+    EXPECT_THAT(errors_of(editor), HasSubstr(name + ": expected factors from 1e-10 to 1e10, found"))
+        << bad;
+    EXPECT_FALSE(Checkpoint::open(editor.directory().path())->require_servable().has_value());
+  }
+  CheckpointEditor apart = golden("llama-nvfp4-awq");
+  const std::string k = "model.layers.0.self_attn.k_proj.pre_quant_scale";
+  apart.tensor(k).bytes[1] ^= std::byte{1};
+  EXPECT_EQ(errors_of(apart),
+            k + ": the parts of a fused linear need the same pre_quant_scale, found one unlike " +
+                kQ + ".pre_quant_scale\n");
 }
 
 TEST(ModelOptDialect, PartsOfAFusedMatrixKeepTheirOwnGlobalScales) {

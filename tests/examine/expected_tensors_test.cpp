@@ -70,7 +70,7 @@ TEST(ExpectedTensors, ATiedHeadNeedsNoTensorAndAnUntiedOneDoes) {
   ASSERT_EQ(missing_tensors(*untied).size(), 1u);
   EXPECT_THAT(missing_tensors(*untied)[0].text(),
               HasSubstr("lm_head.weight: missing; expected a linear of shape [512, 128] (from "
-                        "vocab_size x hidden_size, untied)"));
+                        "vocab_size x hidden_size, tie_word_embeddings false)"));
   editor.config()["tie_word_embeddings"] = true;
   EXPECT_TRUE(missing_tensors(*editor.open()).empty());
 }

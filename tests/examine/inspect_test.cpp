@@ -123,6 +123,35 @@ TEST(Inspect, NotANumberInANormIsFoundByTheScanOnly) {
   EXPECT_TRUE(headers->servable());
 }
 
+TEST(Inspect, AManifestThatTheFilesDoNotMatchIsNotServable) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  editor.write();
+  editor.directory().write("weights_manifest.json",
+                           R"({"format":1,"files":{"model.safetensors":{"size":5}}})");
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_FALSE(result->servable());
+  EXPECT_THAT(errors_of(*result), HasSubstr("model.safetensors: "));
+  editor.directory().write("weights_manifest.json", "{");
+  const auto broken = inspect({.directory = editor.directory().path(), .scan_scales = false});
+  EXPECT_THAT(errors_of(*broken), HasSubstr("weights_manifest.json: not valid JSON"));
+}
+
+TEST(Inspect, NotANumberInAHalfPrecisionTensorIsFoundAfterRounding) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  auto& norm = editor.tensor("model.norm.weight");
+  norm.dtype = DType::F16;
+  std::fill(norm.bytes.begin(), norm.bytes.end(), std::byte{0x3C});
+  editor.write();
+  EXPECT_TRUE(inspect({.directory = editor.directory().path()})->servable());
+  norm.bytes[4] = std::byte{0x00};  // element 2 becomes infinity
+  norm.bytes[5] = std::byte{0x7C};
+  editor.write();
+  EXPECT_THAT(errors_of(*inspect({.directory = editor.directory().path()})),
+              HasSubstr("model.norm.weight: expected finite values, found NaN or infinity at "
+                        "element 2"));
+}
+
 TEST(ScaleStatistics, CountsEveryKindOfCode) {
   const std::vector<std::byte> codes = {std::byte{0x00},
                                         std::byte{0x01},

@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <numeric>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,6 +33,84 @@ TEST(Model, StagesOnlyWhatComputesTheSameFunction) {
   EXPECT_THAT(stage("low_freq_factor", 2), HasSubstr("other rope settings"));
   EXPECT_EQ(stage("low_freq_factor", 1), "staged");
   EXPECT_THAT(stage("factor", 4), HasSubstr("config.json: rope factor: expected 8"));
+}
+
+TEST(Model, AStoredHeadIsUsedWhateverTheConfigSaysOfTying) {
+  checkpoint::CheckpointEditor editor(test::any_golden_path("llama").value());
+  editor.write();
+  const std::vector<int32_t> ids = {1, 9, 30, 77};
+  const auto logits = [&] {
+    return test::ForwardHarness::load(editor.directory().path()).value()->logits(ids);
+  };
+  const std::vector<float> own = logits();
+  editor.config()["tie_word_embeddings"] = true;
+  editor.write();
+  EXPECT_TRUE(logits() == own);
+  const auto with_head = test::ForwardHarness::load(editor.directory().path()).value();
+  editor.remove("lm_head.weight");
+  editor.write();
+  const std::vector<float> shared = logits();
+  EXPECT_FALSE(shared == own);
+  // A reload decides anew, from what is stored then.
+  const auto staged = with_head->model().stage(editor.directory().path(), with_head->stream());
+  ASSERT_TRUE(staged.has_value()) << staged.error().text();
+  with_head->model().parameters().commit(staged->staged, with_head->stream());
+  EXPECT_TRUE(with_head->logits(ids) == shared);
+}
+
+TEST(Model, AReloadNamesTheKeyThatChangedInItsOwnWords) {
+  checkpoint::CheckpointEditor editor(test::any_golden_path("llama").value());
+  editor.config().erase("rope_scaling");
+  editor.write();
+  const auto harness = test::ForwardHarness::load(editor.directory().path()).value();
+  const auto refusal = [&](std::string_view key, boost::json::value value) {
+    const boost::json::value kept = std::exchange(editor.config()[key], std::move(value));
+    editor.write();
+    editor.config()[key] = kept;
+    const auto staged = harness->model().stage(editor.directory().path(), harness->stream());
+    return staged ? "staged" : staged.error().text();
+  };
+  EXPECT_THAT(refusal("tie_word_embeddings", true),
+              HasSubstr("config.json: tie_word_embeddings: expected false, found true"));
+  EXPECT_THAT(refusal("max_position_embeddings", 64),
+              HasSubstr("config.json: max_position_embeddings: expected 2048, found 64"));
+}
+
+TEST(Model, InPlaceNothingIsOverwrittenBeforeEveryHeaderFits) {
+  checkpoint::CheckpointEditor editor(test::any_golden_path("llama-nvfp4").value());
+  editor.write();
+  const auto harness = test::ForwardHarness::load(editor.directory().path()).value();
+  const auto before = harness->model().parameters().checksums(harness->stream());
+  const auto refused = [&](const std::string& words) {
+    editor.write();
+    bool touched = true;
+    const auto loaded =
+        harness->model().load_in_place(editor.directory().path(), harness->stream(), {}, touched);
+    ASSERT_FALSE(loaded.has_value());
+    EXPECT_THAT(loaded.error().text(), HasSubstr(words));
+    EXPECT_FALSE(touched);
+  };
+  // The last that is read; all others have other values, which would be seen.
+  for (auto& [name, stored] : editor.tensors()) {
+    if (name.ends_with(".weight")) {
+      stored.bytes[0] ^= std::byte{1};
+    }
+  }
+  const auto head = editor.tensor("lm_head.weight");
+  editor.remove("lm_head.weight");
+  refused("lm_head.weight: missing");
+  editor.tensors()["lm_head.weight"] = head;
+  editor.tensor("lm_head.weight").dtype = DType::I8;
+  editor.tensor("lm_head.weight").shape = {512, 256};
+  refused("lm_head.weight");
+  editor.tensors()["lm_head.weight"] = head;
+  editor.tensor("model.norm.weight").shape = {1, 128};
+  refused("model.norm.weight: expected bf16 [128]");
+  const auto after = harness->model().parameters().checksums(harness->stream());
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_EQ(after[i].value, before[i].value) << before[i].name;
+  }
 }
 
 // A Context over memory that is large enough for the tiny models.
