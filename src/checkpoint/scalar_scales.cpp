@@ -127,8 +127,9 @@ Result<void> Checkpoint::check_pre_quant_scale(const LinearInfo& info) const {
   const std::vector<float> factors =
       load_floats(TRY(convert_floats(stored, dtype, DType::F32, info.pre_quant_scale)));
   for (size_t i = 0; i < factors.size(); ++i) {
-    if (!(factors[i] >= kMinInputFactor && factors[i] <= kMaxInputFactor)) {  // nor NaN
-      return invalid("expected factors from 1e-10 to 1e10, found " + shortest(factors[i]) +
+    const float size = std::abs(factors[i]);
+    if (!(size >= kMinInputFactor && size <= kMaxInputFactor)) {  // nor NaN
+      return invalid("expected factors of 1e-10 to 1e10 in size, found " + shortest(factors[i]) +
                          " at element " + std::to_string(i),
                      info.pre_quant_scale);
     }
