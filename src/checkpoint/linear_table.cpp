@@ -461,6 +461,25 @@ void warn_about_unknown_scales(const TensorTable& tensors, LinearTable& table) {
   }
 }
 
+void warn_about_activations_of_8_bits(LinearTable& table) {
+  std::string first;
+  size_t count = 0;
+  for (const LinearInfo& info : table.linears) {
+    if (info.format == LinearInfo::Format::Nvfp4 && info.claim == QuantAlgo::W4A8Nvfp4Fp8) {
+      first = count++ == 0 ? info.module : first;
+    }
+  }
+  if (count > 0) {
+    table.warnings.push_back(
+        {ErrorCode::InvalidArgument,
+         "claims W4A8_NVFP4_FP8" +
+             (count > 1 ? " (and " + std::to_string(count - 1) + " others)" : std::string()) +
+             "; the weights are served exactly, with activations in bf16 "
+             "instead of FP8 (as W4A16)",
+         first});
+  }
+}
+
 void warn_about_absent_input_scales(LinearTable& table) {
   std::string first;
   size_t count = 0;
@@ -550,6 +569,7 @@ LinearTable build_linear_table(const TensorTable& tensors,
     add_linear(std::move(*info), quant, config, table);
   }
   add_stacked_experts(tensors, quant, config, table);
+  warn_about_activations_of_8_bits(table);
   warn_about_absent_input_scales(table);
   warn_about_unknown_scales(tensors, table);
   return table;

@@ -290,6 +290,9 @@ TEST(ModelOptDialect, W4A8AndGroupsOf32AreServedWithExactWeights) {
     EXPECT_TRUE(expect_servable(editor) == expected);
     EXPECT_EQ(Checkpoint::open(editor.directory().path())->linear(kDown, 128, 256, "")->input_scale,
               "");
+    const bool said = std::string_view(algo) == "W4A8_NVFP4_FP8";
+    EXPECT_EQ(warnings_of(editor).find("activations in bf16 instead of FP8") != std::string::npos,
+              said);
   }
 }
 
