@@ -54,6 +54,23 @@ run_ctest() {
     --no-label-summary "$@"
 }
 
+# Puts cuobjdump on the path for the test gpu.sass, where GPU kernels were compiled and the toolkit has none.
+find_cuobjdump() {
+  if ! compgen -G 'build/ci/src/backends/cuda/*.o' >/dev/null; then
+    echo "skip: no GPU kernels were compiled"
+  elif command -v cuobjdump; then
+    return 0
+  else
+    local python found
+    python=$(tools/fetch_deps.sh sass) || return 1
+    found=$(find "$(dirname "$python")/../lib" -name cuobjdump -type f | head -n 1)
+    [ -n "$found" ] || { echo "no cuobjdump among the packages of tools/requirements/sass.txt"; return 1; }
+    PATH=$(dirname "$found"):$PATH
+    export PATH
+    command -v cuobjdump
+  fi
+}
+
 format_check() {
   git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | grep -v '^tests/data/' |
     xargs clang-format-19 --dry-run --Werror && echo "all formatted"
@@ -188,6 +205,7 @@ step layers python3 tools/check_layers.py
 step tree python3 tools/check_tree.py
 step format format_check
 if step build build ci; then
+  step cuobjdump find_cuobjdump
   step ctest run_ctest ci
   step isa python3 tools/check_isa.py build/ci
   step lint lint_changed
