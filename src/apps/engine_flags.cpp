@@ -8,6 +8,7 @@
 
 #include "apps/upstream_flags.h"
 #include "base/cpu_info.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "tensor/device_api.h"
 
@@ -56,6 +57,25 @@ Result<CpuIsa> resolve_isa(const std::string& text) {
 // What is left takes a staged weight update of a model that fills a quarter of the card.
 constexpr double kGpuMemoryFraction = 0.7;
 
+// {"model.layers.3.*": "w4a16", ...}; the order counts. No file: no rules.
+Result<Nvfp4ModeRules> read_mode_rules(const std::string& path) {
+  Nvfp4ModeRules rules;
+  if (path.empty()) {
+    return rules;
+  }
+  const auto value = TRY(parse_json_file(path));
+  const auto object = TRY(JsonObject::from(value, path));
+  for (const auto& entry : object.raw()) {
+    const std::string pattern(entry.key());
+    const auto mode = parse_nvfp4_mode(TRY(object.get_string(pattern)));
+    if (!mode) {
+      return invalid(mode.error().message, object.path_of(pattern));
+    }
+    rules.push_back({pattern, *mode});
+  }
+  return rules;
+}
+
 void set_if_given(int64_t& target, int64_t value) {
   if (value > 0) {
     target = value;
@@ -102,10 +122,22 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str()
       ->group("Compute");
   command
+      .add_option("--quantization",
+                  flags.quantization,
+                  "nvfp4_online: quantize a BF16 or FP8 checkpoint while it loads; other values "
+                  "change nothing, the checkpoint says how it is quantized")
+      ->group("Model");
+  command
       .add_option("--nvfp4-mode",
                   flags.nvfp4_mode,
                   "what NVFP4 layers do with activations: auto, w4a16 or w4a4")
       ->capture_default_str()
+      ->group("Compute");
+  command
+      .add_option("--nvfp4-mode-file",
+                  flags.nvfp4_mode_file,
+                  "JSON object of linears by name or wildcard and their mode, first match; the "
+                  "others take --nvfp4-mode")
       ->group("Compute");
   command
       .add_option("--fp4-gemm-backend,--fp4-gemm-runner-backend",
@@ -194,6 +226,14 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   config.num_threads = flags.num_threads;
   config.cpu_isa = TRY(resolve_isa(flags.cpu_isa));
   config.nvfp4_mode = TRY(parse_nvfp4_mode(backends.nvfp4_mode));
+  config.nvfp4_rules = TRY(read_mode_rules(flags.nvfp4_mode_file));
+  config.online_nvfp4 = flags.quantization == "nvfp4_online";
+  if (!flags.quantization.empty() && !config.online_nvfp4) {
+    LOG(info,
+        "notice",
+        {"flag", "--quantization " + flags.quantization},
+        {"why", "the checkpoint says how it is quantized"});
+  }
   config.fp4_gemm_backend = backends.fp4_gemm_backend;
   config.moe_runner_backend = backends.moe_runner_backend;
   config.attention_backend = flags.attention_backend;

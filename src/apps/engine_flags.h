@@ -20,7 +20,9 @@ struct EngineFlags {
   std::string device = "auto";
   int num_threads = 0;
   std::string cpu_isa = "auto";
+  std::string quantization;
   std::string nvfp4_mode = "auto";
+  std::string nvfp4_mode_file;
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string moe_a2a_backend = "none";

@@ -25,6 +25,10 @@ struct EvalFlags {
   std::string reference_path;
   std::string reference_mode = "auto";
   examine::EvalOptions options;
+  bool needs_reference = false;
+  bool per_layer = false;
+  double kl_budget = 0.02;
+  std::string mode_file_path;
 };
 
 Result<std::vector<int32_t>> read_tokens(const EvalFlags& flags) {
@@ -49,11 +53,42 @@ Result<examine::EvalReport> evaluate(const EvalFlags& flags) {
   }
   engine::EngineConfig reference = config;
   reference.model_path = flags.reference_path;
+  reference.online_nvfp4 = false;
   reference.nvfp4_mode = TRY(parse_nvfp4_mode(flags.reference_mode));
   return examine::evaluate_divergence(config, reference, tokens, flags.options, progress);
 }
 
+int run_layers(const EvalFlags& flags) {
+  const auto evaluated = [&]() -> Result<examine::PerLayerReport> {
+    const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
+    const std::vector<int32_t> tokens = TRY(read_tokens(flags));
+    return examine::evaluate_per_layer(
+        config, tokens, flags.options, flags.kl_budget, [](int64_t done, int64_t total) {
+          fmt::print(stderr, "\r{} of {} layers{}", done, total, done == total ? "\n" : "");
+        });
+  }();
+  if (!evaluated) {
+    return report_error(evaluated.error());
+  }
+  fmt::print("{}", examine::to_text(*evaluated));
+  if (!flags.json_path.empty()) {
+    write_file_atomically(flags.json_path, quantize::pretty_json(examine::to_json(*evaluated)));
+  }
+  if (!flags.mode_file_path.empty()) {
+    write_file_atomically(flags.mode_file_path,
+                          quantize::pretty_json(examine::mode_file(evaluated->proposal)));
+  }
+  return 0;
+}
+
 int run_eval(const EvalFlags& flags) {
+  if (flags.per_layer) {
+    return run_layers(flags);
+  }
+  if (flags.needs_reference && flags.reference_path.empty()) {
+    return report_error(
+        {ErrorCode::InvalidArgument, "required: the checkpoint to compare with", "--reference"});
+  }
   const auto report = evaluate(flags);
   if (!report) {
     return report_error(report.error());
@@ -90,7 +125,17 @@ void add_eval(CLI::App& app, Action& action) {
   };
   add("ppl", "perplexity over the windows of a text");
   const auto [kl, flags] = add("kl", "perplexity, KL(reference || model) and same top-1");
-  kl->add_option("--reference", flags->reference_path, "checkpoint to compare with")->required();
+  flags->needs_reference = true;
+  auto* per_layer = kl->add_flag(
+      "--per-layer", flags->per_layer, "instead: what each layer costs in w4a4 against w4a16");
+  kl->add_option("--kl-budget", flags->kl_budget, "of --per-layer's proposal: sum of the costs")
+      ->capture_default_str();
+  kl->add_option("--write-mode-file",
+                 flags->mode_file_path,
+                 "where --per-layer writes its proposal for --nvfp4-mode-file");
+  auto* reference =
+      kl->add_option("--reference", flags->reference_path, "checkpoint to compare with");
+  reference->excludes(per_layer);
   kl->add_option(
         "--reference-nvfp4-mode", flags->reference_mode, "as --nvfp4-mode, of the reference")
       ->capture_default_str();

@@ -47,6 +47,9 @@ struct LinearInfo {
   // slice's, and `transposed` says that slices are stored [k, n].
   int64_t expert = -1;
   bool transposed = false;
+  // Quantized while loading: `format` is Nvfp4, the file stores `source_format`.
+  bool online = false;
+  Format source_format = Format::Bf16;
   bool inverse_scales = false;  // compressed-tensors stores 1 / multiplier
   float global_scale = 1.0f;    // the multiplier: nvfp4 weight_scale_2, fp8 weight_scale
   uint64_t size_bytes = 0;
@@ -77,6 +80,10 @@ class Checkpoint {
   // else that makes it unservable is in problems(). Who wants to run the model asks
   // require_servable() first.
   static Result<Checkpoint> open(const std::string& directory);
+  // The same seen as an NVFP4 checkpoint: every linear that `nibble quantize` would quantize says
+  // Nvfp4 and is encoded by four-over-six when it is read, with the bits that the recipe of that
+  // name writes. Fails when it is NVFP4 already.
+  static Result<Checkpoint> open_online(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
@@ -146,6 +153,8 @@ class Checkpoint {
   const LinearInfo* find_linear(std::string_view module) const;  // nullptr when absent
   // A quantized embedding table of this shape, or nullptr.
   const LinearInfo* find_table(std::string_view name, const Shape& shape) const;
+  Result<void> mark_online();
+  Result<void> encode_online(const LinearInfo& info, LinearData& data) const;
   Result<void> read_nvfp4(const LinearInfo& info, LinearData& data) const;
   Result<std::vector<float>> read_fp8(const LinearInfo& info) const;
   Result<std::vector<std::byte>> read_bytes(const std::string& name) const;

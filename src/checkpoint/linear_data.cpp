@@ -8,6 +8,7 @@
 #include "base/number_formats.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/online.h"
 #include "quant/nvfp4.h"
 
 namespace nibble::checkpoint {
@@ -188,6 +189,9 @@ Result<void> Checkpoint::read_nvfp4(const LinearInfo& info, LinearData& data) co
 }
 
 Result<void> Checkpoint::decode_weight(const LinearInfo& info, LinearData& data) const {
+  if (info.online) {
+    return encode_online(info, data);
+  }
   if (info.format == LinearInfo::Format::Nvfp4) {
     return read_nvfp4(info, data);
   }
@@ -226,6 +230,9 @@ Result<std::vector<float>> Checkpoint::read_fp8(const LinearInfo& info) const {
 }
 
 Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const {
+  if (info.online) {
+    return read_weight(source_of(info));
+  }
   if (info.stored_rows > 0 && info.expert < 0) {
     return rows_of(info, TRY(read_weight(whole_of(info))));
   }
@@ -249,7 +256,7 @@ Result<std::vector<float>> Checkpoint::read_weight(const LinearInfo& info) const
 }
 
 Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
-  if (info.stored_rows > 0 && info.expert < 0) {
+  if (info.stored_rows > 0 && info.expert < 0 && !info.online) {
     LinearData whole = TRY(read_linear(whole_of(info)));
     for (std::vector<std::byte>* rows : {&whole.weight, &whole.weight_scale, &whole.bias}) {
       *rows = rows_of(info, std::move(*rows));

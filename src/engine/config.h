@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/cpu_info.h"
+#include "quant/mode_rules.h"
 #include "quant/quant_mode.h"
 #include "tensor/device.h"
 
@@ -17,6 +18,8 @@ struct EngineConfig {
   int num_threads = 0;              // CPU; 0: all usable
   CpuIsa cpu_isa = CpuIsa::Scalar;  // resolved by the caller (detect_cpu_isa or the flag)
   Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
+  Nvfp4ModeRules nvfp4_rules;  // --nvfp4-mode-file
+  bool online_nvfp4 = false;   // --quantization nvfp4_online
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";

@@ -12,6 +12,8 @@ model::ModelOptions model_options(const EngineConfig& config) {
   options.isa =
       cpu ? static_cast<int>(config.cpu_isa) : device_api(config.device).isa(config.device);
   options.nvfp4_mode = config.nvfp4_mode;
+  options.nvfp4_rules = config.nvfp4_rules;
+  options.online_nvfp4 = config.online_nvfp4;
   options.fp4_gemm_backend = config.fp4_gemm_backend;
   options.moe_runner_backend = config.moe_runner_backend;
   options.attention_backend = config.attention_backend;

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "engine/config.h"
+#include "quant/mode_rules.h"
 
 namespace nibble::examine {
 
@@ -41,6 +42,20 @@ struct EvalReport {
   WindowScores all;  // means over every prediction
 };
 
+// What one layer costs when it alone runs in W4A4, against all of them in W4A16.
+struct LayerCost {
+  int64_t layer = 0;
+  double kl = 0;
+};
+
+struct PerLayerReport {
+  std::string model_path;
+  EvalOptions options;
+  double kl_budget = 0;
+  std::vector<LayerCost> layers;  // by layer
+  Nvfp4ModeRules proposal;        // the cheapest layers whose costs sum to the budget in W4A4
+};
+
 // (tokens done, tokens in all)
 using EvalProgress = std::function<void(int64_t, int64_t)>;
 
@@ -56,6 +71,17 @@ Result<EvalReport> evaluate_divergence(const engine::EngineConfig& model,
                                        const EvalOptions& options,
                                        const EvalProgress& progress = {});
 
+// Both modes of one checkpoint, layer by layer: two passes over the windows a layer.
+Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
+                                          std::span<const int32_t> tokens,
+                                          const EvalOptions& options,
+                                          double kl_budget,
+                                          const EvalProgress& progress = {});
+
+boost::json::value to_json(const PerLayerReport& report);
+std::string to_text(const PerLayerReport& report);
+// What --nvfp4-mode-file reads.
+boost::json::object mode_file(const Nvfp4ModeRules& rules);
 boost::json::value to_json(const EvalReport& report);
 std::string to_text(const EvalReport& report);
 

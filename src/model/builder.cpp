@@ -33,6 +33,24 @@ Builder::Builder(const checkpoint::Checkpoint& checkpoint, const ModelOptions& o
                "context_length"});
     context_length_ = trained;
   }
+  for (const Nvfp4ModeRule& rule : options_.nvfp4_rules) {
+    auto pattern = checkpoint::NamePattern::compile(rule.pattern);
+    if (!pattern) {
+      fail(pattern.error());
+      continue;
+    }
+    rules_.push_back({std::move(*pattern), &rule});
+  }
+}
+
+Nvfp4Mode Builder::wanted_mode(const std::string& name) {
+  for (Rule& rule : rules_) {
+    if (rule.pattern.matches(name)) {
+      rule.used = true;
+      return rule.rule->mode;
+    }
+  }
+  return options_.nvfp4_mode;
 }
 
 void Builder::fail(Error error) {
@@ -59,6 +77,12 @@ void Builder::refuse_sliding_window() {
 Result<void> Builder::finish() const {
   if (error_) {
     return tl::unexpected<Error>(*error_);
+  }
+  for (const Rule& rule : rules_) {
+    if (!rule.used && options_.slice.whole()) {
+      return invalid("matches no linear, or only such as earlier rules decide",
+                     "nvfp4 mode of " + rule.rule->pattern);
+    }
   }
   return {};
 }
@@ -133,7 +157,7 @@ Result<Builder::Resolved> Builder::resolve(const std::string& name,
     }
     TRY(require_same_input_scaling(checkpoint_, first, info));
   }
-  const ModeChoice choice = choose_mode(infos.front().format, options_.nvfp4_mode);
+  const ModeChoice choice = choose_mode(infos.front().format, wanted_mode(name));
   GemmDesc desc;
   desc.device = options_.device.kind;
   desc.isa = options_.isa;
@@ -162,7 +186,7 @@ Result<Builder::Resolved> Builder::resolve(const std::string& name,
   if (nvfp4) {
     note_kernel(Op::Fp4Gemm, (*backend)->name);
   }
-  std::string why = choice.why;
+  std::string why = (infos.front().online ? "quantized while loading, " : "") + choice.why;
   why += wanted == "auto" ? ", first kernel that takes it" : ", fp4-gemm-backend " + wanted;
   if (desc.pre_quant_scale) {
     why += ", input scaled per channel";

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/name_pattern.h"
 #include "checkpoint/unread_weights.h"
 #include "model/layers.h"
 #include "model/model.h"
@@ -79,6 +80,8 @@ class Builder {
   };
   // The one place where a stored form and the wanted mode become what is computed.
   static ModeChoice choose_mode(checkpoint::LinearInfo::Format format, Nvfp4Mode wanted);
+  // What the rules, else the options, want of a linear.
+  Nvfp4Mode wanted_mode(const std::string& name);
   static std::string pattern_of(std::string_view name);
   struct Resolved {
     GemmDesc desc;
@@ -106,6 +109,12 @@ class Builder {
   std::unique_ptr<ParameterStore> store_ = std::make_unique<ParameterStore>();
   std::optional<ParameterStore::Id> rope_table_;
   std::optional<ParameterStore::Id> attention_counters_;
+  struct Rule {
+    checkpoint::NamePattern pattern;
+    const Nvfp4ModeRule* rule;
+    bool used = false;
+  };
+  std::vector<Rule> rules_;  // options_.nvfp4_rules, compiled
   std::optional<Error> error_;
   checkpoint::TensorNames read_;  // weights and biases
   std::vector<Row> rows_;

@@ -86,7 +86,7 @@ Result<Experts> Builder::resolve_experts(const std::string& name, const MoeTrait
     }
     spec.experts.push_back(std::move(expert));
   }
-  const ModeChoice choice = choose_mode(first->format, options_.nvfp4_mode);
+  const ModeChoice choice = choose_mode(first->format, wanted_mode(name));
   spec.desc.mode = choice.mode;
   const bool quantized_input = choice.mode.act != QuantMode::Act::Bf16;
   spec.desc.static_input_scale = quantized_input && scaled > 0;
@@ -101,7 +101,7 @@ Result<Experts> Builder::resolve_experts(const std::string& name, const MoeTrait
   }
   spec.backend = *backend;
   note_kernel(Op::Experts, spec.backend->name);
-  std::string why = choice.why;
+  std::string why = (first->online ? "quantized while loading, " : "") + choice.why;
   why += wanted == "auto" ? ", first kernel that takes them" : ", moe-runner-backend " + wanted;
   if (quantized_input && scaled < matrices) {
     why += ", " + std::to_string(matrices - scaled) + " of " + std::to_string(matrices) +

@@ -31,9 +31,11 @@ std::vector<int32_t> eos_token_ids_of(const ModelConfig& config) {
 }
 
 Result<Opened> open_servable(const std::string& directory,
+                             bool online_nvfp4,
                              const SourceCheck& check = {},
                              const std::stop_token& stop = {}) {
-  Checkpoint checkpoint = TRY(Checkpoint::open(directory));
+  Checkpoint checkpoint =
+      TRY(online_nvfp4 ? Checkpoint::open_online(directory) : Checkpoint::open(directory));
   TRY(checkpoint.require_servable());
   Source source{directory, checkpoint.stamps(), 0, eos_token_ids_of(checkpoint.config())};
   std::optional<Manifest> own;
@@ -179,11 +181,12 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const ModelOptions& options,
                                           Stream stream,
                                           const ParameterStore::Progress& progress) {
-  Opened opened = TRY(open_servable(directory));
+  Opened opened = TRY(open_servable(directory, options.online_nvfp4));
   std::unique_ptr<Model> model = TRY(declare_model(opened.checkpoint, options));
   TRY(model->parameters_->seal(stream));
   TRY(model->parameters_->load(opened.checkpoint, stream, progress));
   model->first_source_ = std::move(opened.source);
+  model->online_nvfp4_ = options.online_nvfp4;
   return model;
 }
 
@@ -200,7 +203,7 @@ Result<StagedWeights> Model::stage(const std::string& directory,
                                    Stream stream,
                                    const SourceCheck& check,
                                    const StageLimits& limits) const {
-  Opened opened = TRY(open_servable(directory, check, limits.stop));
+  Opened opened = TRY(open_servable(directory, online_nvfp4_, check, limits.stop));
   TRY(require_same_model(*config_, opened.checkpoint.config()));
   TRY(parameters_->check_headers(opened.checkpoint));  // before memory is asked for
   Staged staged = TRY(parameters_->stage(opened.checkpoint, stream, limits));
@@ -212,7 +215,7 @@ Result<InPlaceReport> Model::load_in_place(const std::string& directory,
                                            const SourceCheck& check,
                                            bool& touched) {
   touched = false;
-  Opened opened = TRY(open_servable(directory, check));
+  Opened opened = TRY(open_servable(directory, online_nvfp4_, check));
   TRY(require_same_model(*config_, opened.checkpoint.config()));
   TRY(parameters_->check_headers(opened.checkpoint));
   touched = true;

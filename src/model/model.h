@@ -17,6 +17,7 @@
 #include "base/manifest.h"
 #include "model/parameter_store.h"
 #include "ops/kernels.h"
+#include "quant/mode_rules.h"
 #include "quant/quant_mode.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -36,12 +37,14 @@ struct ModelOptions {
   Device device;
   int isa = 0;  // CpuIsa on the CPU, 10 * major + minor on CUDA
   Nvfp4Mode nvfp4_mode = Nvfp4Mode::Auto;
+  Nvfp4ModeRules nvfp4_rules;  // of single linears; the others take nvfp4_mode
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
   ModelSlice slice;
+  bool online_nvfp4 = false;  // quantize BF16 and FP8 weights while loading
 };
 
 struct ModelFacts {  // fixed after load
@@ -170,6 +173,7 @@ class Model {
   // Of the checkpoint it was declared from: later checkpoints must agree.
   std::unique_ptr<checkpoint::ModelConfig> config_;
   Source first_source_;
+  bool online_nvfp4_ = false;  // later checkpoints are quantized like the first
 };
 
 // The model that the checkpoint's config names, with kernels chosen and parameters declared but

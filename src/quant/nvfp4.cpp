@@ -126,6 +126,21 @@ Nvfp4Matrix encode(std::span<const float> values, int64_t rows, int64_t cols, fl
   return matrix;
 }
 
+Nvfp4Matrix encode_four_over_six(std::span<const float> values,
+                                 int64_t rows,
+                                 int64_t cols,
+                                 float global_scale) {
+  CHECK(static_cast<int64_t>(values.size()) == rows * cols,
+        "expected rows * cols values, got ",
+        values.size());
+  Nvfp4Matrix matrix = empty_matrix(rows, cols, global_scale);
+  for (size_t block = 0; block < matrix.block_scales.size(); ++block) {
+    matrix.block_scales[block] = encode_block_four_over_six(
+        values.data() + block * kBlockSize, global_scale, &matrix.codes[block * 8]);
+  }
+  return matrix;
+}
+
 void decode(const uint8_t* codes,
             const uint8_t* block_scales,
             float global_scale,

@@ -47,6 +47,11 @@ uint8_t encode_block_four_over_six(const float* values, float global_scale, uint
 // values: [rows, cols], cols a multiple of 16, all finite. global_scale > 0.
 Nvfp4Matrix encode(std::span<const float> values, int64_t rows, int64_t cols, float global_scale);
 
+Nvfp4Matrix encode_four_over_six(std::span<const float> values,
+                                 int64_t rows,
+                                 int64_t cols,
+                                 float global_scale);
+
 // out: [rows, cols]; exact products code * block_scale (fit bf16), times global_scale in FP32.
 void decode(const uint8_t* codes,
             const uint8_t* block_scales,

@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "quantize/recipe.h"
+#include "checkpoint/quantize_rules.h"
 #include "quantize/statistics.h"
 
 namespace nibble::quantize {
+
+using checkpoint::scale_group;
 
 struct LayerStatistics {
   std::map<std::string, InputStatistics, std::less<>> inputs;  // by scale_group() of its readers

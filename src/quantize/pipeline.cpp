@@ -22,7 +22,6 @@
 #include "quantize/calibrate.h"
 #include "quantize/folds.h"
 #include "quantize/plan.h"
-#include "quantize/recipe.h"
 #include "quantize/report_html.h"
 #include "quantize/unit.h"
 #include "quantize/work_folder.h"

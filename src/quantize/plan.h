@@ -9,9 +9,13 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
-#include "quantize/recipe.h"
+#include "checkpoint/quantize_rules.h"
 
 namespace nibble::quantize {
+
+using checkpoint::layer_index;
+using checkpoint::Recipe;
+using checkpoint::scale_group;
 
 // One step of the work: a group of linears with one global scale, or one tensor that stays.
 struct Unit {

@@ -10,9 +10,11 @@
 
 #include <fmt/format.h>
 
-#include "quantize/recipe.h"
+#include "checkpoint/quantize_rules.h"
 
 namespace nibble::quantize {
+
+using checkpoint::layer_index;
 
 namespace {
 

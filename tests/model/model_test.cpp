@@ -221,5 +221,56 @@ TEST(Model, SlicesOneAfterAnotherGiveTheBitsOfTheWhole) {
   EXPECT_TRUE(std::equal(logits.begin(), logits.end(), expected.begin()));
 }
 
+TEST(Model, RulesGiveSingleLinearsTheirMode) {
+  const std::string directory = *test::any_golden_path("llama-nvfp4");
+  StreamOwner own(Device{}, 1);
+  ModelOptions options;
+  options.isa = test::best_isa();
+  options.nvfp4_mode = Nvfp4Mode::W4A16;
+  options.nvfp4_rules = {{"model.layers.1.*", Nvfp4Mode::W4A4}};
+  const auto model = load_model(directory, options, own.get());
+  ASSERT_TRUE(model.has_value()) << model.error().text();
+  int w4a4 = 0;
+  int w4a16 = 0;
+  for (const std::string& line : (*model)->facts().layer_table) {
+    w4a4 += line.find("w4a4 ") != std::string::npos ? 1 : 0;
+    w4a16 += line.find("w4a16 ") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(w4a4, 0);
+  EXPECT_GT(w4a16, 0);
+  options.nvfp4_rules = {{"*.no_such_proj", Nvfp4Mode::W4A4}};
+  const auto refused = load_model(directory, options, own.get());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().text(), HasSubstr("*.no_such_proj: matches no linear"));
+}
+
+TEST(Model, QuantizesWhileLoadingAndWhileReloading) {
+  const std::string directory = *test::any_golden_path("vendor/llama-base");
+  StreamOwner own(Device{}, 2);
+  ModelOptions options;
+  options.isa = test::best_isa();
+  options.online_nvfp4 = true;
+  const auto online = load_model(directory, options, own.get());
+  ASSERT_TRUE(online.has_value()) << online.error().text();
+  EXPECT_EQ((*online)->facts().quantization, "nvfp4 (w4a16)");
+  bool said = false;
+  for (const std::string& line : (*online)->facts().layer_table) {
+    said = said || line.find("quantized while loading") != std::string::npos;
+  }
+  EXPECT_TRUE(said);
+  // The same checkpoint again gives the same bits in memory.
+  const auto before = (*online)->parameters().checksums(own.get());
+  const auto staged = (*online)->stage(directory, own.get());
+  ASSERT_TRUE(staged.has_value()) << staged.error().text();
+  (*online)->parameters().commit(staged->staged, own.get());
+  const auto after = (*online)->parameters().checksums(own.get());
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_EQ(before[i].value, after[i].value) << before[i].name;
+  }
+  options.online_nvfp4 = false;
+  EXPECT_EQ((*load_model(directory, options, own.get()))->facts().quantization, "bf16");
+}
+
 }  // namespace
 }  // namespace nibble::model

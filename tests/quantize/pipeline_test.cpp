@@ -111,6 +111,35 @@ TEST(Quantize, ShardsOfTheOutputHoldTheSameTensors) {
   expect_same_tensors(*b, *a);
 }
 
+TEST(Quantize, QuantizationWhileLoadingGivesTheBitsOfFourOverSix) {
+  for (const char* name : {"vendor/llama-base", "vendor/qwen3_moe-base", "vendor/mixtral-base"}) {
+    const auto source = test::any_golden_path(name);
+    if (!source) {
+      continue;  // only the full sets have it
+    }
+    const test::TempDir dir;
+    ASSERT_TRUE(run(*source, dir.file("out"), Method::FourOverSix).has_value());
+    const auto written = Checkpoint::open(dir.file("out"));
+    const auto online = Checkpoint::open_online(*source);
+    ASSERT_TRUE(online.has_value()) << online.error().text();
+    int compared = 0;
+    for (const checkpoint::LinearInfo& info : written->linears()) {
+      if (info.format != checkpoint::LinearInfo::Format::Nvfp4) {
+        continue;
+      }
+      const auto shown = online->linear(info.module, info.n, info.k, "x");
+      ASSERT_TRUE(shown.has_value()) << info.module;
+      const auto a = *online->read_linear(*shown);
+      const auto b = *written->read_linear(info);
+      EXPECT_TRUE(a.weight == b.weight) << info.module;
+      EXPECT_TRUE(a.weight_scale == b.weight_scale) << info.module;
+      EXPECT_EQ(a.weight_scale_2, b.weight_scale_2) << info.module;
+      ++compared;
+    }
+    EXPECT_GE(compared, 14);
+  }
+}
+
 std::vector<int32_t> some_tokens(size_t count) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < count; ++i) {

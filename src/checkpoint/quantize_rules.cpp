@@ -1,4 +1,4 @@
-#include "quantize/recipe.h"
+#include "checkpoint/quantize_rules.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "quant/nvfp4.h"
 
-namespace nibble::quantize {
+namespace nibble::checkpoint {
 
 namespace {
 
@@ -61,16 +61,15 @@ Result<Recipe> Recipe::make(const std::vector<std::string>& extra_excludes) {
   Recipe recipe;
   for (const Default& entry : kDefaults) {
     recipe.exclusions_.push_back(
-        {TRY(checkpoint::NamePattern::compile(entry.pattern)), std::string(entry.reason), {}});
+        {TRY(NamePattern::compile(entry.pattern)), std::string(entry.reason), {}});
   }
   for (const std::string& text : extra_excludes) {
-    recipe.exclusions_.push_back({TRY(checkpoint::NamePattern::compile(text)), "asked for", text});
+    recipe.exclusions_.push_back({TRY(NamePattern::compile(text)), "asked for", text});
   }
   return recipe;
 }
 
-std::string Recipe::reason_to_keep(const checkpoint::LinearInfo& info,
-                                   const checkpoint::ModelConfig& config) const {
+std::string Recipe::reason_to_keep(const LinearInfo& info, const ModelConfig& config) const {
   for (const Exclusion& exclusion : exclusions_) {
     if (exclusion.pattern.matches(info.module)) {
       return exclusion.reason;
@@ -85,13 +84,12 @@ std::string Recipe::reason_to_keep(const checkpoint::LinearInfo& info,
   return {};
 }
 
-Result<void> Recipe::require_matches(const std::vector<checkpoint::LinearInfo>& linears) const {
+Result<void> Recipe::require_matches(const std::vector<LinearInfo>& linears) const {
   for (const Exclusion& exclusion : exclusions_) {
-    const bool matches =
-        exclusion.asked.empty() ||
-        std::any_of(linears.begin(), linears.end(), [&](const checkpoint::LinearInfo& info) {
-          return exclusion.pattern.matches(info.module);
-        });
+    const bool matches = exclusion.asked.empty() ||
+                         std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& info) {
+                           return exclusion.pattern.matches(info.module);
+                         });
     if (!matches) {
       return invalid(
           "matches no linear of the model; patterns are of whole module names such as " +
@@ -126,4 +124,4 @@ std::string scale_group(std::string_view module) {
   return std::string(module);
 }
 
-}  // namespace nibble::quantize
+}  // namespace nibble::checkpoint

@@ -1,4 +1,5 @@
-// Which linears become NVFP4, and which of them share one global scale.
+// Which linears become NVFP4, and which of them share one global scale: the same for `nibble
+// quantize` and for quantization while loading.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 
-namespace nibble::quantize {
+namespace nibble::checkpoint {
 
 class Recipe {
  public:
@@ -16,14 +17,13 @@ class Recipe {
   static Result<Recipe> make(const std::vector<std::string>& extra_excludes);
 
   // Why a linear stays in full precision; "" when it is quantized.
-  std::string reason_to_keep(const checkpoint::LinearInfo& info,
-                             const checkpoint::ModelConfig& config) const;
+  std::string reason_to_keep(const LinearInfo& info, const ModelConfig& config) const;
   // Fails when one of the extra patterns matches no linear: a name that was misspelt.
-  Result<void> require_matches(const std::vector<checkpoint::LinearInfo>& linears) const;
+  Result<void> require_matches(const std::vector<LinearInfo>& linears) const;
 
  private:
   struct Exclusion {
-    checkpoint::NamePattern pattern;
+    NamePattern pattern;
     std::string reason;
     std::string asked;  // as the user wrote it; empty: one of the usual ones
   };
@@ -38,4 +38,4 @@ int64_t layer_index(std::string_view name);
 // attention. Members of one group have equal keys; a linear outside every group is its own key.
 std::string scale_group(std::string_view module);
 
-}  // namespace nibble::quantize
+}  // namespace nibble::checkpoint

@@ -1,19 +1,19 @@
-#include "quantize/recipe.h"
+#include "checkpoint/quantize_rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace nibble::quantize {
+namespace nibble::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
 
 std::string reason(const std::string& module, int64_t k = 64, std::vector<std::string> extra = {}) {
-  checkpoint::LinearInfo info;
+  LinearInfo info;
   info.module = module;
   info.n = 32;
   info.k = k;
-  checkpoint::ModelConfig config;
+  ModelConfig config;
   config.num_hidden_layers = 4;
   return Recipe::make(extra)->reason_to_keep(info, config);
 }
@@ -60,4 +60,4 @@ TEST(Recipe, LinearsOfOneFusedMatrixShareAScale) {
 }
 
 }  // namespace
-}  // namespace nibble::quantize
+}  // namespace nibble::checkpoint
