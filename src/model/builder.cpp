@@ -323,6 +323,7 @@ Attention Builder::attention(
   attention.desc.head_dim = c.head_dim;
   attention.desc.page_size = options_.page_size;
   attention.desc.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
+  int64_t counters = 0;
   for (const AttentionPhase phase : {AttentionPhase::Prefill, AttentionPhase::Decode}) {
     attention.desc.phase = phase;
     Result<const AttentionBackend*> backend =
@@ -333,6 +334,9 @@ Attention Builder::attention(
     }
     (phase == AttentionPhase::Decode ? attention.decode : attention.prefill) = *backend;
     note_kernel(Op::Attention, (*backend)->name);
+    if ((*backend)->num_counters != nullptr) {
+      counters = std::max(counters, (*backend)->num_counters(attention.desc));
+    }
   }
   attention.desc.phase = AttentionPhase::Prefill;
   attention.store = store_.get();
@@ -341,23 +345,12 @@ Attention Builder::attention(
     rope_table_ = declare_rope_table();
   }
   attention.rope_table = rope_table_.value_or(0);
-  if (!attention_counters_) {
-    int64_t count = 0;
-    for (const AttentionPhase phase : {AttentionPhase::Prefill, AttentionPhase::Decode}) {
-      const AttentionBackend* backend =
-          phase == AttentionPhase::Decode ? attention.decode : attention.prefill;
-      AttentionDesc desc = attention.desc;
-      desc.phase = phase;
-      count = std::max(count,
-                       backend->num_counters != nullptr ? backend->num_counters(desc) : int64_t{0});
-    }
-    if (count > 0) {
-      attention_counters_ = store_->declare_derived(
-          "attention_counters",
-          DType::I32,
-          Shape{count},
-          std::vector<std::byte>(static_cast<size_t>(count) * sizeof(int32_t)));
-    }
+  if (!attention_counters_ && counters > 0) {  // shared by all layers
+    attention_counters_ = store_->declare_derived(
+        "attention_counters",
+        DType::I32,
+        Shape{counters},
+        std::vector<std::byte>(static_cast<size_t>(counters) * sizeof(int32_t)));
   }
   attention.counters = attention_counters_;
   return attention;
