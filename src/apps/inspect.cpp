@@ -11,6 +11,7 @@
 
 #include "apps/commands.h"
 #include "apps/load_text.h"
+#include "base/file.h"
 #include "quantize/write.h"
 
 namespace nibble::apps {
@@ -51,6 +52,14 @@ int run_inspect(const InspectFlags& flags) {
   }
   for (Error& error : text_problems(options.directory, !flags.skip_tokenizer_init)) {
     add_error(*inspection, std::move(error));
+  }
+  if (const std::string path = options.directory + "/tokenizer.json";
+      !flags.skip_tokenizer_init && !file_exists(path)) {
+    inspection->problems.push_back(
+        {checkpoint::Problem::Severity::Warning,
+         {ErrorCode::NotFound,
+          "not found; serve will need --tokenizer-path or --skip-tokenizer-init",
+          path}});
   }
   fmt::print("{}",
              flags.json ? quantize::pretty_json(examine::to_json(*inspection))

@@ -275,6 +275,8 @@ Result<int> serve(ServeFlags flags) {
   std::optional<server::WatchConfig> watched = TRY(watch_config(flags));
   const sigset_t signals = block_stop_signals();
   server::ServerConfig server_config = TRY(make_server_config(flags, config));
+  // Before the load: a busy port must not cost a minute of it.
+  auto port = TRY(server::http::ReservedPort::bind(flags.host, flags.port));
   std::unique_ptr<server::TextModel> text;
   if (!flags.skip_tokenizer_init) {
     text = std::make_unique<server::TextModel>(
@@ -291,7 +293,8 @@ Result<int> serve(ServeFlags flags) {
     TRY(engine->set_weight_version(flags.weight_version));
   }
   std::optional<server::CheckpointWatch> watch;  // joined after the server has let go of requests
-  const auto server = TRY(server::Server::start(std::move(server_config), *engine, text.get()));
+  const auto server =
+      TRY(server::Server::start(std::move(server_config), *engine, text.get(), std::move(port)));
   log_start(flags, *engine, *server);
   if (watched) {
     watch.emplace(std::move(*watched), *engine);

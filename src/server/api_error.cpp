@@ -58,8 +58,9 @@ ApiStyle style_of(const std::string& path) {
   return path.starts_with("/v1/") ? ApiStyle::OpenAi : ApiStyle::Native;
 }
 
-std::string error_body(const Error& error, ApiStyle style) {
-  const int status = http_status(error.code);
+namespace {
+
+std::string error_body(const Error& error, ApiStyle style, int status) {
   if (style == ApiStyle::Native) {
     return json::serialize(json::object{{"error", {{"message", to_valid_utf8(error.text())}}}});
   }
@@ -74,9 +75,11 @@ std::string error_body(const Error& error, ApiStyle style) {
   return json::serialize(body);
 }
 
-http::Response error_response(const Error& error, ApiStyle style) {
-  http::Response response{
-      http_status(error.code), "application/json", error_body(error, style), {}};
+}  // namespace
+
+http::Response error_response(const Error& error, ApiStyle style, std::optional<int> status) {
+  http::Response response{status.value_or(http_status(error.code)), "application/json", {}, {}};
+  response.body = error_body(error, style, response.status);
   if (error.code == ErrorCode::Overloaded) {
     response.headers.push_back({"Retry-After", "1"});
   }

@@ -2,6 +2,7 @@
 // shapes of the API: OpenAI's flat object under /v1, {"error": {"message"}} elsewhere.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -13,8 +14,10 @@ enum class ApiStyle : uint8_t { OpenAi, Native };
 
 int http_status(ErrorCode code);
 
-std::string error_body(const Error& error, ApiStyle style);
-http::Response error_response(const Error& error, ApiStyle style);
+// status: HTTP's own refusals (401, 405) have no ErrorCode and name it; default: the code's.
+http::Response error_response(const Error& error,
+                              ApiStyle style,
+                              std::optional<int> status = std::nullopt);
 // The event of a stream that failed after it began.
 std::string error_event(const Error& error, ApiStyle style);
 

@@ -33,14 +33,14 @@ void answer_no_route(http::Exchange& exchange, std::string_view allowed) {
   for (const char c : allowed) {
     list += c == ' ' ? std::string(", ") : std::string(1, c);
   }
-  const bool options = request.method == "OPTIONS";
-  http::Response response{options ? 204 : 405, "", "", {{"Allow", list + ", HEAD, OPTIONS"}}};
-  if (!options) {
-    response.content_type = "application/json";
-    response.body = error_body(
+  http::Response response{204, "", "", {}};
+  if (request.method != "OPTIONS") {
+    response = error_response(
         {ErrorCode::InvalidArgument, "expected " + list + ", found " + request.method, {}},
-        style_of(request.path));
+        style_of(request.path),
+        405);
   }
+  response.headers.push_back({"Allow", list + ", HEAD, OPTIONS"});
   exchange.respond(std::move(response));
 }
 
@@ -80,14 +80,22 @@ Server::~Server() { stop(); }
 Result<std::unique_ptr<Server>> Server::start(ServerConfig config,
                                               engine::Engine& engine,
                                               const TextModel* text) {
+  auto port = TRY(http::ReservedPort::bind(config.http.host, config.http.port));
+  return start(std::move(config), engine, text, std::move(port));
+}
+
+Result<std::unique_ptr<Server>> Server::start(ServerConfig config,
+                                              engine::Engine& engine,
+                                              const TextModel* text,
+                                              http::ReservedPort port) {
   const http::HttpConfig http_config = config.http;
   auto server =
       std::make_unique<Server>(std::make_unique<ServerContext>(std::move(config), engine, text));
   server->context_->state = ServerState::Serving;
-  server->http_ =
-      TRY(http::HttpServer::start(http_config, [self = server.get()](http::ExchangePtr exchange) {
-        self->handle(std::move(exchange));
-      }));
+  server->http_ = TRY(http::HttpServer::start(
+      http_config,
+      [self = server.get()](http::ExchangePtr exchange) { self->handle(std::move(exchange)); },
+      std::move(port)));
   return server;
 }
 
@@ -102,8 +110,8 @@ void Server::handle(http::ExchangePtr exchange) {
   if (!is_authorized(context_->config, route.access, exchange->request())) {
     http::Response response =
         error_response({ErrorCode::InvalidArgument, "missing or wrong API key", "Authorization"},
-                       ApiStyle::OpenAi);
-    response.status = 401;
+                       ApiStyle::OpenAi,
+                       401);
     response.headers.push_back({"WWW-Authenticate", "Bearer"});
     exchange->respond(std::move(response));
     return;

@@ -18,6 +18,11 @@ class Server {
   static Result<std::unique_ptr<Server>> start(ServerConfig config,
                                                engine::Engine& engine,
                                                const TextModel* text);
+  // The same on an address taken earlier.
+  static Result<std::unique_ptr<Server>> start(ServerConfig config,
+                                               engine::Engine& engine,
+                                               const TextModel* text,
+                                               http::ReservedPort port);
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server();  // as stop()

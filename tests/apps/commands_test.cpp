@@ -88,7 +88,13 @@ TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
     flags.insert(flags.begin(), {"inspect", folder.path().c_str()});
     return run(flags);
   };
+  testing::internal::CaptureStdout();
   EXPECT_EQ(inspect({}), 0);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("serve will need --tokenizer-path"),
+            std::string::npos);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(inspect({"--skip-tokenizer-init"}), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout().find("tokenizer"), std::string::npos);
   folder.write("tokenizer.json", "{");
   EXPECT_EQ(inspect({}), 1);
   EXPECT_EQ(inspect({"--skip-tokenizer-init"}), 0);

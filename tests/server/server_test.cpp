@@ -85,6 +85,7 @@ TEST(Routes, SayWhichMethodsTheyHave) {
   EXPECT_EQ(reply.header("Allow"), "POST, PUT, HEAD, OPTIONS");
   EXPECT_EQ(test::http(fixture.port(), "OPTIONS", "/generate").status, 204);
   EXPECT_EQ(test::http(fixture.port(), "TRACE", "/health").status, 405);
+  EXPECT_EQ(fixture.get("/v1/completions").json().at("code"), 405);
   const auto missing = fixture.get("/v1/nothing");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(missing.json().at("message"), "no such path: /v1/nothing");

@@ -82,6 +82,13 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() { stop(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config, Handler handler) {
+  ReservedPort port = TRY(ReservedPort::bind(config.host, config.port));
+  return start(std::move(config), std::move(handler), std::move(port));
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config,
+                                                      Handler handler,
+                                                      ReservedPort reserved) {
   auto impl = std::make_unique<Impl>();
   impl->shared.config = std::move(config);
   impl->shared.handler = std::move(handler);
@@ -89,28 +96,16 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpConfig config, Handler
   const HttpConfig& settings = impl->shared.config;
 
   error_code code;
-  const std::string host = settings.host == "localhost" ? "127.0.0.1" : settings.host;
-  const auto address = asio::ip::make_address(host, code);
-  if (code) {
-    return invalid("expected an IP address, found '" + settings.host + "'", "host");
-  }
-  const tcp::endpoint endpoint(address, settings.port);
-  impl->acceptor.open(endpoint.protocol(), code);
-  if (!code) {
-    impl->acceptor.set_option(tcp::acceptor::reuse_address(true), code);
-  }
-  if (!code) {
-    impl->acceptor.bind(endpoint, code);
-  }
-  if (!code) {
+  impl->port = reserved.port();
+  impl->acceptor.assign(reserved.is_v6() ? tcp::v6() : tcp::v4(), reserved.release(), code);
+  if (!code) {  // another process may have begun to listen since: Linux says so only here
     impl->acceptor.listen(asio::socket_base::max_listen_connections, code);
   }
   if (code) {
-    return invalid("cannot listen on " + settings.host + ":" + std::to_string(settings.port) +
-                       ": " + code.message(),
+    return invalid("cannot listen on " + settings.host + ":" + std::to_string(impl->port) + ": " +
+                       code.message(),
                    "port");
   }
-  impl->port = impl->acceptor.local_endpoint(code).port();
   asio::co_spawn(
       impl->acceptor.get_executor(),
       [state = impl.get()] { return state->accept_loop(); },

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "server/http/exchange.h"
+#include "server/http/reserved_port.h"
 
 namespace nibble::server::http {
 
@@ -38,6 +39,10 @@ class HttpServer {
   explicit HttpServer(std::unique_ptr<Impl> impl);  // use start()
   // Listens and serves until stopped. A busy port or a bad address is an error.
   static Result<std::unique_ptr<HttpServer>> start(HttpConfig config, Handler handler);
+  // The same on an address taken earlier; host and port of the config are only words then.
+  static Result<std::unique_ptr<HttpServer>> start(HttpConfig config,
+                                                   Handler handler,
+                                                   ReservedPort reserved);
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();  // as stop()
