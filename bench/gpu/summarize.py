@@ -67,4 +67,5 @@ def main():
               f"| {cublas:.0f} | {mean(r['us'] / r['cublas_us'] for r in here):.2f} | {mean(map(gain, here)):.2f} | {mean(map(gain, large)):.2f} |")
 
 
-main()
+if __name__ == "__main__":
+    main()
