@@ -167,12 +167,14 @@ void add_refusal_of_loader(const Checkpoint& checkpoint, std::vector<Problem>& p
 }
 
 // The manifest that the loader compares the files with; hashing them is part of the scan.
-void check_manifest(const Checkpoint& checkpoint, bool hash, std::vector<Problem>& problems) {
+void check_manifest(const Checkpoint& checkpoint,
+                    checkpoint::VerifyDepth depth,
+                    std::vector<Problem>& problems) {
   auto manifest = read_manifest(checkpoint.directory());
   if (!manifest) {
     problems.push_back({Problem::Severity::Error, std::move(manifest).error()});
-  } else if (*manifest && hash) {
-    if (auto same = checkpoint::verify_files(checkpoint, **manifest); !same) {
+  } else if (*manifest) {
+    if (auto same = checkpoint::verify_files(checkpoint, **manifest, depth); !same) {
       problems.push_back({Problem::Severity::Error, std::move(same).error()});
     }
   }
@@ -290,7 +292,10 @@ Result<Inspection> inspect(const InspectOptions& options) {
   result.config = checkpoint.config();
   result.quant = checkpoint.quant();
   result.problems = checkpoint.problems();
-  check_manifest(checkpoint, options.scan_scales, result.problems);
+  check_manifest(
+      checkpoint,
+      options.scan_scales ? checkpoint::VerifyDepth::Hashes : checkpoint::VerifyDepth::Sizes,
+      result.problems);
   for (const std::string& name : checkpoint.tensor_names()) {
     ++result.num_tensors;
     result.total_bytes += checkpoint.find(name)->size_bytes;

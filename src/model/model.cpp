@@ -45,7 +45,7 @@ Result<Opened> open_servable(const std::string& directory,
     manifest = own ? &*own : nullptr;
   }
   if (manifest != nullptr) {
-    TRY(checkpoint::verify_files(checkpoint, *manifest, stop));
+    TRY(checkpoint::verify_files(checkpoint, *manifest, checkpoint::VerifyDepth::Hashes, stop));
     source.files_verified = static_cast<int64_t>(manifest->files.size());
   } else if (check.require_manifest) {
     return fail(ErrorCode::NotFound,

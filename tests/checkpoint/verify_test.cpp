@@ -44,14 +44,17 @@ TEST(Verify, TheFirstDifferenceIsNamed) {
   }
   EXPECT_TRUE(verify_files(*checkpoint, good).has_value());
 
-  const auto refusal = [&](auto&& change) {
+  const auto refusal = [&](auto&& change, VerifyDepth depth = VerifyDepth::Hashes) {
     Manifest manifest = good;
     change(manifest);
-    const auto result = verify_files(*checkpoint, manifest);
+    const auto result = verify_files(*checkpoint, manifest, depth);
     return result ? std::string("accepted") : result.error().text();
   };
   EXPECT_THAT(refusal([](auto& m) { ++m.files[2].size_bytes; }),
               HasSubstr("model-00002-of-00002.safetensors: the manifest says"));
+  EXPECT_THAT(refusal([](auto& m) { ++m.files[2].size_bytes; }, VerifyDepth::Sizes),
+              HasSubstr("model-00002-of-00002.safetensors: the manifest says"));
+  EXPECT_EQ(refusal([](auto& m) { m.files[1].sha256[5] ^= 1; }, VerifyDepth::Sizes), "accepted");
   EXPECT_THAT(refusal([](auto& m) { m.files[1].sha256[5] ^= 1; }),
               HasSubstr("model-00001-of-00002.safetensors: the manifest says sha256"));
   EXPECT_THAT(refusal([](auto& m) { m.files.erase(m.files.begin() + 1); }),

@@ -132,6 +132,8 @@ TEST(Inspect, AManifestThatTheFilesDoNotMatchIsNotServable) {
   ASSERT_TRUE(result.has_value());
   EXPECT_FALSE(result->servable());
   EXPECT_THAT(errors_of(*result), HasSubstr("model.safetensors: "));
+  const auto headers = inspect({.directory = editor.directory().path(), .scan_scales = false});
+  EXPECT_THAT(errors_of(*headers), HasSubstr("model.safetensors: the manifest says 5 bytes"));
   editor.directory().write("weights_manifest.json", "{");
   const auto broken = inspect({.directory = editor.directory().path(), .scan_scales = false});
   EXPECT_THAT(errors_of(*broken), HasSubstr("weights_manifest.json: not valid JSON"));
