@@ -7,6 +7,7 @@
 #include "backends/experts_problem.h"
 #include "base/cpu_info.h"
 #include "base/number_formats.h"
+#include "support/gemm_problem.h"
 
 namespace nibble::test {
 namespace {
@@ -45,7 +46,18 @@ class ExpertsCpu : public testing::TestWithParam<Case> {
     return usable;
   }
   static bool keeps_the_oracles_order(const ExpertsBackend& backend) {
-    return backend.name.find("avx512bf16") == std::string_view::npos;
+    return backend.name.find("avx512bf16") == std::string_view::npos &&
+           backend.name != "nvfp4_grouped_w4a16_avx2";
+  }
+  static double relative_error(const std::vector<uint16_t>& want,
+                               const std::vector<uint16_t>& got) {
+    std::vector<double> exact;
+    std::vector<float> values;
+    for (size_t i = 0; i < want.size(); ++i) {
+      exact.push_back(bf16_to_float(want[i]));
+      values.push_back(bf16_to_float(got[i]));
+    }
+    return relative_l2(exact, values);
   }
   StreamOwner stream_{Device{}, 2};
 };
@@ -87,10 +99,14 @@ TEST_P(ExpertsCpu, GroupedKernelsGiveTheOraclesBits) {
   for (const ExpertsBackend* backend : backends()) {
     if (keeps_the_oracles_order(*backend)) {
       EXPECT_EQ(problem.run(*backend, stream_.get(), 0, 31), oracle) << backend->name;
+    } else {
+      EXPECT_LT(relative_error(oracle, problem.run(*backend, stream_.get(), 0, 31)), 2e-3)
+          << backend->name;
     }
     ExpertsProblem swapped = problem;
     std::swap(swapped.up[0], swapped.up[1]);
-    EXPECT_NE(swapped.run(*backend, stream_.get(), 0, 31), oracle) << backend->name;
+    EXPECT_GT(relative_error(oracle, swapped.run(*backend, stream_.get(), 0, 31)), 2e-3)
+        << backend->name;
   }
 }
 

@@ -101,7 +101,11 @@ class GemmMatrix : public testing::TestWithParam<const GemmBackend*> {
     }
     return all;
   }
-  static double limit(const GemmDesc& desc) { return desc.out == DType::F32 ? 1e-5 : 4e-3; }
+  // Integer products of BF16 activations round those far below their block's largest.
+  static double limit(const GemmDesc& desc) {
+    const bool on_a_grid = GetParam()->name == "nvfp4_w4a16_avx2";
+    return desc.out == DType::F32 ? (on_a_grid ? 3e-5 : 1e-5) : 4e-3;
+  }
 };
 
 TEST_P(GemmMatrix, AcceptsSomethingOnSomeDevice) {

@@ -21,6 +21,7 @@ Result<std::unique_ptr<ForwardHarness>> ForwardHarness::load(const std::string& 
   model_options.isa = best_isa(options.device);
   model_options.nvfp4_mode = options.mode;
   model_options.fp4_gemm_backend = options.fp4_gemm_backend;
+  model_options.moe_runner_backend = options.moe_runner_backend;
   model_options.attention_backend = options.attention_backend;
   model_options.page_size = options.page_size;
   harness->model_ = TRY(model::load_model(directory, model_options, stream));

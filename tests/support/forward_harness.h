@@ -19,6 +19,7 @@ struct HarnessOptions {
   Device device = {};
   Nvfp4Mode mode = Nvfp4Mode::Auto;
   std::string fp4_gemm_backend = "auto";
+  std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
   int num_threads = 2;
   int64_t page_size = 16;

@@ -49,19 +49,19 @@ namespace cpu {
 const PanelFormat kBf16Avx2Format{.group_rows = 32,
                                   .unit_k = 2,
                                   .unit_bytes = 32 * 4,
-                                  .k_per_step = 1,
+                                  .activations = Activations::F32,
                                   .alpha_factor = 1.0f,
                                   .pack_unit = pack_unit<8>};
 const PanelFormat kBf16Avx512Format{.group_rows = 64,
                                     .unit_k = 2,
                                     .unit_bytes = 64 * 4,
-                                    .k_per_step = 1,
+                                    .activations = Activations::F32,
                                     .alpha_factor = 1.0f,
                                     .pack_unit = pack_unit<16>};
 const PanelFormat kBf16Avx512Bf16Format{.group_rows = 64,
                                         .unit_k = 2,
                                         .unit_bytes = 64 * 4,
-                                        .k_per_step = 2,
+                                        .activations = Activations::Bf16Pairs,
                                         .alpha_factor = 1.0f,
                                         .pack_unit = pack_unit<16>};
 

@@ -25,6 +25,15 @@ constexpr int kTileSteps = 128;  // steps of a decoded tile: 16 KiB (AVX2), 32 K
 template <typename V>
 constexpr int kGroupRows = kVectors * V::kLanes;
 
+// Calls body(v) with v = 0, 1, 2, 3 as compile-time constants.
+template <typename Body>
+inline __attribute__((always_inline)) void for_vectors(Body&& body) {
+  body.template operator()<0>();
+  body.template operator()<1>();
+  body.template operator()<2>();
+  body.template operator()<3>();
+}
+
 // ---- formats: how a group's bytes become steps ----
 
 // NVFP4, per block of 16 k: 4 vectors x 16 k of codes, then the group's block scales.
@@ -44,8 +53,9 @@ struct Nvfp4Format {
     V::template decode<kSlice % V::kSlices>(
         unit + (kSlice / V::kSlices * kVectors + v) * V::kDecodeBytes, w);
   }
-  static typename V::Vec scales(const uint8_t* unit, int v) {
-    return V::decode_scales(unit + kCodeBytes + v * V::kLanes);
+  template <int kVector>
+  static typename V::Vec scales(const uint8_t* unit) {
+    return V::template block_scales<kVector>(unit + kCodeBytes);
   }
 };
 
@@ -178,10 +188,9 @@ void run_one_row(const GemmTask& task, int64_t group_begin, int64_t group_end) {
           sum[v] = V::zero();
         }
         add_slices<V, Format>(unit, x_unit, sum);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          acc[v] = V::fma(sum[v], Format::scales(unit, v), acc[v]);
-        }
+        for_vectors([&]<int v>() __attribute__((always_inline)) {
+          acc[v] = V::fma(sum[v], Format::template scales<v>(unit), acc[v]);
+        });
       } else {
         add_slices<V, Format>(unit, x_unit, acc);
       }
@@ -202,8 +211,11 @@ template <typename V>
 struct Tile {
   alignas(64) float w[kTileSteps * kGroupRows<V>];  // [steps, group rows]
   alignas(64) float scales[kTileSteps * V::kKPerStep / kBlockK * kGroupRows<V>];
-  alignas(64) float acc[kRowBlock * kGroupRows<V>];  // [rows, group rows]
 };
+
+// Groups whose tiles of one range of K follow each other, so that x comes from the L2 cache for all
+// but the first.
+constexpr int kGroupsTogether = 2;
 
 template <typename V, typename Format, int kSlice = 0>
 void decode_unit(const uint8_t* unit, int v, float* to) {
@@ -224,9 +236,11 @@ void decode_tile(const uint8_t* units, int num_units, Tile<V>& tile) {
     const uint8_t* unit = units + u * Format::kUnitBytes;
     for (int v = 0; v < kVectors; ++v) {
       decode_unit<V, Format>(unit, v, tile.w + u * Format::kUnitSteps * kRows + v * V::kLanes);
-      if constexpr (Format::kScaled) {
-        V::store(tile.scales + u * kRows + v * V::kLanes, Format::scales(unit, v));
-      }
+    }
+    if constexpr (Format::kScaled) {
+      for_vectors([&]<int v>() {
+        V::store(tile.scales + u * kRows + v * V::kLanes, Format::template scales<v>(unit));
+      });
     }
   }
 }
@@ -345,35 +359,62 @@ void for_row_groups(int64_t rows, Body&& body) {
   }
 }
 
-template <typename V, typename Format>
-void multiply_rows(const GemmTask& task, Tile<V>& tile, int64_t step_begin, int steps) {
-  const int64_t total_steps = task.k / V::kKPerStep;
-  for_row_groups(task.rows, [&]<int kRowsX>(int64_t begin) {
-    const float* x = static_cast<const float*>(task.x) + begin * total_steps + step_begin * kRowsX;
-    micro_group<V, Format, kRowsX>(tile, x, tile.acc + begin * kGroupRows<V>, steps);
-  });
+// What the many-row kernels share. A tile is `tile_units` units of one group:
+// decode(units, count, tile), then multiply.operator()<rows>(tile, first row, first unit, count,
+// acc) for each row group, which adds to acc: [rows, group rows].
+template <typename V, typename AnyTile, typename Decode, typename Multiply>
+void run_tiles(const GemmTask& task,
+               int64_t group_begin,
+               int64_t group_end,
+               int64_t units,
+               int tile_units,
+               int64_t unit_bytes,
+               const Decode& decode,
+               const Multiply& multiply) {
+  constexpr int kRows = kGroupRows<V>;
+  AnyTile tile;
+  alignas(64) float acc[kGroupsTogether * kRowBlock * kRows];
+  for (int64_t first = group_begin; first < group_end; first += kGroupsTogether) {
+    const int64_t left_groups = group_end - first;
+    const int64_t groups = left_groups < kGroupsTogether ? left_groups : kGroupsTogether;
+    for (int64_t i = 0; i < groups * task.rows * kRows; i += V::kLanes) {
+      V::store(acc + i, V::zero());
+    }
+    for (int64_t u = 0; u < units; u += tile_units) {
+      const int64_t left = units - u;
+      const int count = left < tile_units ? static_cast<int>(left) : tile_units;
+      for (int64_t g = 0; g < groups; ++g) {
+        decode(task.weights + ((first + g) * units + u) * unit_bytes, count, tile);
+        float* group_acc = acc + g * task.rows * kRows;
+        for_row_groups(task.rows, [&]<int kRowsX>(int64_t row) {
+          multiply.template operator()<kRowsX>(tile, row, u, count, group_acc + row * kRows);
+        });
+      }
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t row = 0; row < task.rows; ++row) {
+        store_row<V>(task, row, (first + g) * kRows, acc + (g * task.rows + row) * kRows);
+      }
+    }
+  }
 }
 
 template <typename V, typename Format>
 void run_many_rows(const GemmTask& task, int64_t group_begin, int64_t group_end) {
-  constexpr int kTileUnits = kTileSteps / Format::kUnitSteps;
-  const int64_t units = task.k / Format::kUnitK;
-  Tile<V> tile;
-  for (int64_t group = group_begin; group < group_end; ++group) {
-    const uint8_t* weights = task.weights + group * units * Format::kUnitBytes;
-    for (int64_t i = 0; i < task.rows * kGroupRows<V>; i += V::kLanes) {
-      V::store(tile.acc + i, V::zero());
-    }
-    for (int64_t u = 0; u < units; u += kTileUnits) {
-      const int64_t left = units - u;
-      const int count = left < kTileUnits ? static_cast<int>(left) : kTileUnits;
-      decode_tile<V, Format>(weights + u * Format::kUnitBytes, count, tile);
-      multiply_rows<V, Format>(task, tile, u * Format::kUnitSteps, count * Format::kUnitSteps);
-    }
-    for (int64_t row = 0; row < task.rows; ++row) {
-      store_row<V>(task, row, group * kGroupRows<V>, tile.acc + row * kGroupRows<V>);
-    }
-  }
+  const int64_t total_steps = task.k / V::kKPerStep;
+  run_tiles<V, Tile<V>>(
+      task,
+      group_begin,
+      group_end,
+      task.k / Format::kUnitK,
+      kTileSteps / Format::kUnitSteps,
+      Format::kUnitBytes,
+      decode_tile<V, Format>,
+      [&]<int kRowsX>(const Tile<V>& tile, int64_t row, int64_t unit, int count, float* acc) {
+        const float* x = static_cast<const float*>(task.x) + row * total_steps +
+                         unit * Format::kUnitSteps * kRowsX;
+        micro_group<V, Format, kRowsX>(tile, x, acc, count * Format::kUnitSteps);
+      });
 }
 
 template <typename V, typename Format>

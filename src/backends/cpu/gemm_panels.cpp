@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/number_formats.h"
@@ -41,7 +41,23 @@ int64_t group_bytes(const PanelFormat& format, const GemmDesc& desc) {
   return divide_up(desc.k, format.unit_k) * format.unit_bytes;
 }
 
-bool is_quantized(const PanelFormat& format) { return format.k_per_step == 4; }
+int64_t k_per_lane(const PanelFormat& format) {
+  switch (format.activations) {
+    case Activations::F32:
+      return 1;
+    case Activations::Bf16Pairs:
+    case Activations::Grid:
+      return 2;
+    case Activations::E2m1:
+      return 4;
+  }
+  return 1;
+}
+
+// Whether x has a scale and a sum for each 16 k's.
+bool has_blocks(const PanelFormat& format) {
+  return format.activations == Activations::Grid || format.activations == Activations::E2m1;
+}
 
 // Parts may see different activations: each has its own pre-quant scale and, quantized with a
 // static scale, its own input scale. Parts that agree share the first part's copy.
@@ -60,14 +76,14 @@ int64_t max_copies(const GemmDesc& desc) {
 // One copy of `rows` prepared rows in the workspace.
 struct PreparedRows {
   uint32_t* lanes;   // row groups, each [steps, count]
-  float* scales;     // quantized: row groups, each [k / 16, count]
-  int32_t* sums;     // quantized: the same
-  float* row_scale;  // quantized: [rows]
+  float* scales;     // with blocks: row groups, each [k / 16, count]
+  int32_t* sums;     // with blocks: the same
+  float* row_scale;  // E2m1: [rows]
 };
 
 int64_t copy_words(const PanelFormat& format, const GemmDesc& desc, int64_t rows) {
   const int64_t k = padded_k(format, desc);
-  return rows * (k / format.k_per_step + (is_quantized(format) ? k / 16 * 2 + 1 : 0));
+  return rows * (k / k_per_lane(format) + (has_blocks(format) ? k / 16 * 2 + 1 : 0));
 }
 
 PreparedRows prepared_rows(
@@ -75,9 +91,11 @@ PreparedRows prepared_rows(
   const int64_t k = padded_k(format, desc);
   PreparedRows prepared{};
   prepared.lanes = static_cast<uint32_t*>(workspace) + copy * copy_words(format, desc, rows);
-  if (is_quantized(format)) {
-    prepared.scales = reinterpret_cast<float*>(prepared.lanes + rows * (k / format.k_per_step));
+  if (has_blocks(format)) {
+    prepared.scales = reinterpret_cast<float*>(prepared.lanes + rows * (k / k_per_lane(format)));
     prepared.sums = reinterpret_cast<int32_t*>(prepared.scales + rows * (k / 16));
+  }
+  if (format.activations == Activations::E2m1) {
     prepared.row_scale = reinterpret_cast<float*>(prepared.sums + rows * (k / 16));
   }
   return prepared;
@@ -96,11 +114,12 @@ void prepare_group(const PanelFormat& format,
                    const std::array<const uint16_t*, kMaxRowGroup>& rows,
                    const float* pre_quant_scale,
                    uint32_t* out) {
-  const int64_t steps = padded_k(format, desc) / format.k_per_step;
+  const bool single = format.activations == Activations::F32;
+  const int64_t steps = padded_k(format, desc) / k_per_lane(format);
   const auto value = [&](int r, int64_t k) -> uint32_t {
     return k < desc.k ? activation(rows[static_cast<size_t>(r)], pre_quant_scale, k) : 0u;
   };
-  if (format.k_per_step == 1 && pre_quant_scale == nullptr) {
+  if (single && pre_quant_scale == nullptr) {
     for (int64_t k = 0; k < desc.k; ++k) {
       for (int r = 0; r < kRows; ++r) {
         out[k * kRows + r] = static_cast<uint32_t>(rows[static_cast<size_t>(r)][k]) << 16;
@@ -111,9 +130,8 @@ void prepare_group(const PanelFormat& format,
   }
   for (int64_t step = 0; step < steps; ++step) {
     for (int r = 0; r < kRows; ++r) {
-      out[step * kRows + r] = format.k_per_step == 1
-                                  ? value(r, step) << 16
-                                  : value(r, step * 2) | value(r, step * 2 + 1) << 16;
+      out[step * kRows + r] =
+          single ? value(r, step) << 16 : value(r, step * 2) | value(r, step * 2 + 1) << 16;
     }
   }
 }
@@ -145,6 +163,7 @@ float prepare_quantized_row(const GemmDesc& desc,
   std::array<float, kChunkBlocks> amax;
   std::array<float, kChunkBlocks> divisors;
   std::array<int8_t, kChunkBlocks * 16> codes;
+  std::array<int32_t, kChunkBlocks> block_sums;
   const int64_t blocks = desc.k / 16;
   const auto for_chunks = [&](const auto& body) {
     for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
@@ -172,21 +191,53 @@ float prepare_quantized_row(const GemmDesc& desc,
       divisors[at] = scale * global;
       scales[(first + b) * count] = scale * 0.25f;  // both codes are twice their value
     }
-    nvfp4_codes_avx2(x.data(), divisors.data(), in_chunk, codes.data());
+    nvfp4_codes_avx2(x.data(), divisors.data(), in_chunk, codes.data(), block_sums.data());
+    for (int64_t step = 0; step < in_chunk * 4; ++step) {
+      std::memcpy(lanes + (first * 4 + step) * count, codes.data() + step * 4, 4);
+    }
     for (int64_t b = 0; b < in_chunk; ++b) {
-      int32_t sum = 0;
-      for (int64_t step = 0; step < 4; ++step) {
-        std::array<int8_t, 4> four;
-        for (size_t i = 0; i < 4; ++i) {
-          four[i] = codes[static_cast<size_t>(b * 16 + step * 4) + i];
-          sum += four[i];
-        }
-        lanes[((first + b) * 4 + step) * count] = std::bit_cast<uint32_t>(four);
-      }
-      sums[(first + b) * count] = -12 * sum;
+      sums[(first + b) * count] = -12 * block_sums[static_cast<size_t>(b)];
     }
   });
   return global;
+}
+
+// One row on the grid. `rows` is that of the block: a single row becomes digits, more become pairs
+// in column 0 of a row group of `count` rows.
+void prepare_grid_row(const GemmDesc& desc,
+                      const uint16_t* row,
+                      const float* pre_quant_scale,
+                      int64_t rows,
+                      int64_t count,
+                      uint32_t* lanes,
+                      float* scales,
+                      int32_t* sums) {
+  constexpr int64_t kChunkBlocks = 32;
+  std::array<uint16_t, kChunkBlocks * 16> scaled;
+  std::array<uint32_t, kChunkBlocks * 8> pairs;
+  std::array<float, kChunkBlocks> block_scales;
+  const int64_t blocks = desc.k / 16;
+  for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
+    const int64_t in_chunk = std::min(kChunkBlocks, blocks - first);
+    const uint16_t* x = row + first * 16;
+    if (pre_quant_scale != nullptr) {
+      for (int64_t k = 0; k < in_chunk * 16; ++k) {
+        scaled[static_cast<size_t>(k)] = activation(row, pre_quant_scale, first * 16 + k);
+      }
+      x = scaled.data();
+    }
+    if (rows == 1) {
+      nvfp4_grid_digits_avx2(x, in_chunk, lanes + first * 8, scales + first, sums + first);
+      continue;
+    }
+    nvfp4_grid_pairs_avx2(x, in_chunk, pairs.data(), block_scales.data());
+    for (int64_t step = 0; step < in_chunk * 8; ++step) {
+      lanes[(first * 8 + step) * count] = pairs[static_cast<size_t>(step)];
+    }
+    for (int64_t b = 0; b < in_chunk; ++b) {
+      scales[(first + b) * count] = block_scales[static_cast<size_t>(b)];
+    }
+  }
 }
 
 // Preparing costs about a nanosecond an element: below this a second thread does not pay.
@@ -267,25 +318,28 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
   const float* pre_quant_scale =
       desc.pre_quant_scale ? block.packed[kPreQuant].as<float>() + part * desc.k : nullptr;
   const PreparedRows to = prepared_rows(format, desc, block.workspace, block.rows, part);
-  uint32_t* lanes = to.lanes + first * (k / format.k_per_step);
+  uint32_t* lanes = to.lanes + first * (k / k_per_lane(format));
   std::array<const uint16_t*, kMaxRowGroup> rows{};
   for (int64_t r = 0; r < count; ++r) {
     const int64_t source = block.x.index == nullptr ? first + r : block.x.index[first + r];
     rows[static_cast<size_t>(r)] = block.x.base + source * block.x.stride;
   }
-  if (!is_quantized(format)) {
+  if (!has_blocks(format)) {
     kPrepareGroup[static_cast<size_t>(count - 1)](format, desc, rows, pre_quant_scale, lanes);
     return;
   }
+  float* scales = to.scales + first * (k / 16);
+  int32_t* sums = to.sums + first * (k / 16);
   for (int64_t r = 0; r < count; ++r) {
-    to.row_scale[first + r] = prepare_quantized_row(desc,
-                                                    rows[static_cast<size_t>(r)],
-                                                    pre_quant_scale,
-                                                    block.packed[kInputScale].as<float>()[part],
-                                                    count,
-                                                    lanes + r,
-                                                    to.scales + first * (k / 16) + r,
-                                                    to.sums + first * (k / 16) + r);
+    const uint16_t* row = rows[static_cast<size_t>(r)];
+    if (format.activations == Activations::Grid) {
+      prepare_grid_row(
+          desc, row, pre_quant_scale, block.rows, count, lanes + r, scales + r, sums + r);
+    } else {
+      const float input_scale = block.packed[kInputScale].as<float>()[part];
+      to.row_scale[first + r] = prepare_quantized_row(
+          desc, row, pre_quant_scale, input_scale, count, lanes + r, scales + r, sums + r);
+    }
   }
 }
 

@@ -17,11 +17,20 @@
 
 namespace nibble::cpu {
 
+// What a kernel gets as x, in 32-bit lanes, and how many k's share a lane.
+enum class Activations : uint8_t {
+  F32,        // 1
+  Bf16Pairs,  // 2
+  Grid,       // int16 multiples of a power of two per 16 k's: pairs, or four k's in two words of
+              // digits where there is one row (gemm_w4a16_grid_kernel.h)
+  E2m1,       // 4, as int8 of twice the value
+};
+
 struct PanelFormat {
   int64_t group_rows;  // output rows of a group: 4 vectors
   int64_t unit_k;      // k's of a unit; K is padded to it with zero weights
   int64_t unit_bytes;
-  int k_per_step;      // 1: x as f32; 2: x as pairs of bf16
+  Activations activations;
   float alpha_factor;  // undoes the power of two that the kernel leaves in its accumulators
   // Writes one unit of a group from the part's rows [row, row + group_rows) and k's [k, k+unit_k);
   // rows and k's beyond the part are zero.

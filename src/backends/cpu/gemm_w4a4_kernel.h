@@ -30,9 +30,9 @@ void decode_block(const uint8_t* unit, int v, typename V::Int* w) {
   V::decode_bytes(unit + (kVectors + v) * kSlice, w + 2);
 }
 
-template <typename V>
-typename V::Vec block_scales(const uint8_t* unit, int v) {
-  return V::decode_scales(unit + W4a4Unit<V>::kCodeBytes + v * V::kLanes);
+template <typename V, int kVector>
+typename V::Vec unit_scales(const uint8_t* unit) {
+  return V::template block_scales<kVector>(unit + W4a4Unit<V>::kCodeBytes);
 }
 
 template <typename V>
@@ -53,8 +53,7 @@ void run_one_row_w4a4(const GemmTask& task, int64_t group_begin, int64_t group_e
         __builtin_prefetch(unit + kPrefetchBytes + line);
       }
       const Vec x_scale = V::broadcast(task.x_scales + b);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
+      for_vectors([&]<int v>() __attribute__((always_inline)) {
         typename V::Int w[kBlockSteps];
         decode_block<V>(unit, v, w);
         typename V::Int sum = V::start(task.x_sums + b);
@@ -63,8 +62,8 @@ void run_one_row_w4a4(const GemmTask& task, int64_t group_begin, int64_t group_e
           sum = V::dot(sum, w[s], V::broadcast_int(x + b * kBlockSteps + s));
         }
         acc[v] = V::fma(
-            V::finish(sum, task.x_sums + b), V::mul(block_scales<V>(unit, v), x_scale), acc[v]);
-      }
+            V::finish(sum, task.x_sums + b), V::mul(unit_scales<V, v>(unit), x_scale), acc[v]);
+      });
       unit += W4a4Unit<V>::kBytes;
     }
     alignas(64) float out[kGroupRows<V>];
@@ -80,7 +79,6 @@ template <typename V>
 struct ByteTile {
   alignas(64) float w[kTileSteps * kGroupRows<V>];
   alignas(64) float scales[kTileSteps / kBlockSteps * kGroupRows<V>];
-  alignas(64) float acc[kRowBlock * kGroupRows<V>];
 };
 
 template <typename V>
@@ -93,8 +91,10 @@ void decode_byte_tile(const uint8_t* unit, int blocks, ByteTile<V>& tile) {
       for (int s = 0; s < kBlockSteps; ++s) {
         V::store_int(tile.w + (b * kBlockSteps + s) * kRows + v * V::kLanes, w[s]);
       }
-      V::store(tile.scales + b * kRows + v * V::kLanes, block_scales<V>(unit, v));
     }
+    for_vectors([&]<int v>() {
+      V::store(tile.scales + b * kRows + v * V::kLanes, unit_scales<V, v>(unit));
+    });
     unit += W4a4Unit<V>::kBytes;
   }
 }
@@ -139,15 +139,15 @@ void micro_w4a4(const ByteTile<V>& tile,
       w += kRows;
       x += kRowsX;
     }
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
-      const typename V::Vec scale = V::load(scales + v * V::kLanes);
 #pragma GCC unroll 6
-      for (int r = 0; r < kRowsX; ++r) {
+    for (int r = 0; r < kRowsX; ++r) {
+      const typename V::Vec x_scale = V::broadcast(x_scales + r);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
         float* at = to + r * kRows + v * V::kLanes;
         V::store(at,
                  V::fma(V::finish(sum[r][v], x_sums + r),
-                        V::mul(scale, V::broadcast(x_scales + r)),
+                        V::mul(V::load(scales + v * V::kLanes), x_scale),
                         V::load(at)));
       }
     }
@@ -159,36 +159,25 @@ void micro_w4a4(const ByteTile<V>& tile,
 
 template <typename V>
 void run_many_rows_w4a4(const GemmTask& task, int64_t group_begin, int64_t group_end) {
-  constexpr int kTileBlocks = kTileSteps / kBlockSteps;
   const int64_t blocks = task.k / kBlockK;
-  ByteTile<V> tile;
-  for (int64_t group = group_begin; group < group_end; ++group) {
-    const uint8_t* weights = task.weights + group * blocks * W4a4Unit<V>::kBytes;
-    for (int64_t i = 0; i < task.rows * kGroupRows<V>; i += V::kLanes) {
-      V::store(tile.acc + i, V::zero());
-    }
-    for (int64_t b = 0; b < blocks; b += kTileBlocks) {
-      const int64_t left = blocks - b;
-      const int count = left < kTileBlocks ? static_cast<int>(left) : kTileBlocks;
-      decode_byte_tile<V>(weights + b * W4a4Unit<V>::kBytes, count, tile);
-      for_row_groups(task.rows, [&]<int kRowsX>(int64_t begin) {
-        const int32_t* x = static_cast<const int32_t*>(task.x) + begin * blocks * kBlockSteps +
-                           b * kBlockSteps * kRowsX;
-        const float* x_scales = task.x_scales + begin * blocks + b * kRowsX;
-        const int32_t* x_sums = task.x_sums + begin * blocks + b * kRowsX;
-        float* acc = tile.acc + begin * kGroupRows<V>;
+  run_tiles<V, ByteTile<V>>(
+      task,
+      group_begin,
+      group_end,
+      blocks,
+      kTileSteps / kBlockSteps,
+      W4a4Unit<V>::kBytes,
+      decode_byte_tile<V>,
+      [&]<int kRowsX>(const ByteTile<V>& tile, int64_t row, int64_t block, int count, float* acc) {
+        const int64_t at = row * blocks + block * kRowsX;
+        const int32_t* x = static_cast<const int32_t*>(task.x) + at * kBlockSteps;
         if constexpr (V::kLanes == 8 && kRowsX > 3) {
-          micro_w4a4<V, kRowsX, 2>(tile, 0, x, x_scales, x_sums, acc, count);
-          micro_w4a4<V, kRowsX, 2>(tile, 2, x, x_scales, x_sums, acc, count);
+          micro_w4a4<V, kRowsX, 2>(tile, 0, x, task.x_scales + at, task.x_sums + at, acc, count);
+          micro_w4a4<V, kRowsX, 2>(tile, 2, x, task.x_scales + at, task.x_sums + at, acc, count);
         } else {
-          micro_w4a4<V, kRowsX, 4>(tile, 0, x, x_scales, x_sums, acc, count);
+          micro_w4a4<V, kRowsX, 4>(tile, 0, x, task.x_scales + at, task.x_sums + at, acc, count);
         }
       });
-    }
-    for (int64_t row = 0; row < task.rows; ++row) {
-      store_row<V>(task, row, group * kGroupRows<V>, tile.acc + row * kGroupRows<V>);
-    }
-  }
 }
 
 template <typename V>

@@ -19,10 +19,12 @@ struct GemmTask {
   const uint8_t* weights;  // packed groups of this part
   const float* alpha;      // [groups * group_rows] multiplies the accumulators
   const void* x;           // packed rows: row groups one after another, each [steps, rows] of
-                           // 32-bit lanes (f32, a pair of bf16 or four int8)
-  const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4
+                           // 32-bit lanes (see Activations in gemm_panels.h)
+  const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4; on the grid:
+                           // its step times 2^kGridShift
   const float* row_scale;  // w4a4: [rows] global activation scale
-  const int32_t* x_sums;   // w4a4: packed like x_scales, -12 * the sum of a block of int8 codes
+  const int32_t* x_sums;   // packed like x_scales, -12 * the sum of a block of integers; on the
+                           // grid only for one row
   int64_t rows;
   int64_t k;  // padded to the kernel's unit
   int64_t n;  // output columns of this part; lanes beyond are not stored
@@ -50,8 +52,17 @@ void nvfp4_w4a4_vnni(const GemmTask* task, int64_t group_begin, int64_t group_en
 // the product is rounded to bf16 first. `out` may be null.
 void nvfp4_amax_avx2(
     const uint16_t* x, const float* pre_quant_scale, int64_t blocks, float* out, float* amax);
-// E2M1 codes, as int8 of twice the value, of x / divisor: [blocks, 16]; a divisor of 0 gives zeros.
-void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes);
+// E2M1 codes, as int8 of twice the value, of x / divisor: [blocks, 16], and the sum of each block;
+// a divisor of 0 gives zeros.
+void nvfp4_codes_avx2(
+    const float* x, const float* divisors, int64_t blocks, int8_t* codes, int32_t* sums);
+
+// bf16 x[16 * blocks] to integers on a grid per block (gemm_w4a16_grid_kernel.h). Pairs: per four
+// k's the words (k0, k2), (k1, k3) of int16. Digits: per four k's a word of high and a word of low
+// int8 digits, x = 256 * high + low; and -12 * the sum of each block.
+void nvfp4_grid_pairs_avx2(const uint16_t* x, int64_t blocks, uint32_t* words, float* scales);
+void nvfp4_grid_digits_avx2(
+    const uint16_t* x, int64_t blocks, uint32_t* words, float* scales, int32_t* sums);
 
 // ---- attention ----
 

@@ -36,7 +36,8 @@ void nvfp4_amax_avx2(
 
 // The thresholds of float_to_e2m1(): ties go to the even code. The step above a threshold is added
 // where it is passed: 0 1 2 3 4 6 8 12.
-void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int8_t* codes) {
+void nvfp4_codes_avx2(
+    const float* x, const float* divisors, int64_t blocks, int8_t* codes, int32_t* sums) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0f);
   for (int64_t b = 0; b < blocks; ++b) {
     const __m256 divisor = _mm256_set1_ps(divisors[b]);
@@ -66,6 +67,10 @@ void nvfp4_codes_avx2(const float* x, const float* divisors, int64_t blocks, int
     const __m128i bytes =
         _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + b * 16), bytes);
+    // Unsigned bytes for the instruction that adds eight of them: 128 too much each.
+    const __m128i eights =
+        _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    sums[b] = _mm_cvtsi128_si32(eights) + _mm_extract_epi16(eights, 4) - 16 * 128;
   }
 }
 

@@ -40,46 +40,28 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
   }
 
-  // ---- NVFP4: 32 bytes hold 8 rows x 8 k ----
-  // Byte 16 * (row / 4) + 8 * (k % 4 / 2) + 2 * (row % 4) + k % 2, low nibble for k < 4. The two
-  // table look-ups give the two bytes of a bf16; interleaving them puts a pair of k's of one row
-  // into its 32-bit lane.
-  // A slice is four k's: one nibble of every byte.
-  static constexpr int kDecodeBytes = 32;
-  static constexpr int kSlices = 2;
-  static constexpr int kSliceSteps = 4;
-  template <int kSlice>
-  static void decode(const uint8_t* from, Vec* w) {
-    const __m256i low_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64));
-    const __m256i high_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64));
-    __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    if constexpr (kSlice == 1) {
-      codes = _mm256_srli_epi16(codes, 4);
-    }
-    codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
-    const __m256i low = _mm256_shuffle_epi8(low_table, codes);
-    const __m256i high = _mm256_shuffle_epi8(high_table, codes);
-    split_bf16(_mm256_unpacklo_epi8(low, high), w);
-    split_bf16(_mm256_unpackhi_epi8(low, high), w + 2);
-  }
   // 32-bit lanes with a pair of bf16 (even k low) to two vectors.
   static void split_bf16(__m256i pairs, Vec* w) {
     w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
     w[1] = _mm256_castsi256_ps(
         _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
-  // E4M3 scales of kLanes rows times 2^-8: the byte shifted into a half-precision word is that
-  // value, subnormals included.
-  static Vec decode_scales(const uint8_t* from) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
+
+  // ---- NVFP4 block scales: byte v of each lane (packed_scale() in nvfp4_units.h) ----
+  template <int kVector>
+  static Vec raw_scales(const uint8_t* from) {  // times 2^-117
+    __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    bits = kVector == 3 ? _mm256_srli_epi32(bits, 4) : _mm256_slli_epi32(bits, 20 - 8 * kVector);
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(0x0FF00000)));
+  }
+  template <int kVector>
+  static Vec block_scales(const uint8_t* from) {  // times 2^-8
+    return _mm256_mul_ps(raw_scales<kVector>(from), _mm256_set1_ps(0x1p109f));
   }
 
-  // ---- W4A4: 32 bytes hold 8 rows x 8 k, four k's of a row in its lane, low nibble for k < 4 ----
-  // Codes become unsigned bytes 2 * value + 12; the caller takes 12 * sum(x) away again. A sum of
-  // four steps stays below 2304, far inside 16 bits.
+  // ---- integer products: 32 bytes hold 8 rows x 8 k, four k's of a row in its lane, low nibble
+  // for k < 4 ---- Codes become unsigned bytes 2 * value + 12; the caller takes 12 * sum(x) away
+  // again. A sum of four steps stays below 2304, far inside 16 bits.
   using Int = __m256i;
   static Int load_int(const float* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -98,12 +80,42 @@ struct Avx2 {
   }
   static Int start(const int32_t* /*minus_sum*/) { return _mm256_setzero_si256(); }
   static Int dot(Int acc, Int w, Int x) {
-    return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x));
+    return keep_order(_mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)));
+  }
+  // The compiler may add integers in any order, and it chooses trees that spill half the sums.
+  static Int keep_order(Int sum) {
+    asm("" : "+x"(sum));
+    return sum;
   }
   static Vec finish(Int acc, const int32_t* minus_sum) {
     const __m256i pairs = _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
     return _mm256_cvtepi32_ps(_mm256_add_epi32(pairs, broadcast_int(minus_sum)));
   }
+  // 256 * high + low; each is four dot() of digits, at most 24576 in a 16-bit lane.
+  static Vec finish_digits(Int high, Int low, const int32_t* minus_sum) {
+    const __m256i lows = _mm256_madd_epi16(low, _mm256_set1_epi16(1));
+    const __m256i highs = _mm256_madd_epi16(high, _mm256_set1_epi16(256));
+    const __m256i sum = _mm256_add_epi32(lows, broadcast_int(minus_sum));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(sum, highs));
+  }
+  // Codes to pairs of int16 (twice the value): per four k's (k0, k2), then (k1, k3).
+  static void decode_pairs16(const uint8_t* from, Int* w) {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bytes = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, nibble));
+      w[2 * half] = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+      w[2 * half + 1] = _mm256_srai_epi16(bytes, 8);
+      codes = _mm256_srli_epi16(codes, 4);
+    }
+  }
+  static Int zero_int() { return _mm256_setzero_si256(); }
+  static Int dot_pairs16(Int acc, Int w, Int x) {
+    return keep_order(_mm256_add_epi32(acc, _mm256_madd_epi16(w, x)));
+  }
+  static Vec to_float(Int v) { return _mm256_cvtepi32_ps(v); }
 
   // ---- BF16: 32 bytes hold 8 rows x 2 k, a pair of one row in its lane ----
   static constexpr int kPairBytes = 32;

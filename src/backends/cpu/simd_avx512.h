@@ -85,10 +85,13 @@ struct Avx512 {
     w[1] = _mm512_castsi512_ps(
         _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
-  // E4M3 scales of kLanes rows times 2^-8 (see simd_avx2.h).
-  static Vec decode_scales(const uint8_t* from) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+  // Byte v of each lane (packed_scale() in nvfp4_units.h), times 2^-8.
+  template <int kVector>
+  static Vec block_scales(const uint8_t* from) {
+    __m512i bits = _mm512_loadu_si512(from);
+    bits = kVector == 3 ? _mm512_srli_epi32(bits, 4) : _mm512_slli_epi32(bits, 20 - 8 * kVector);
+    bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0FF00000));
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p109f));
   }
 
 #ifdef __AVX512VNNI__

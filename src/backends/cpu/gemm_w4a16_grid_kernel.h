@@ -1,0 +1,198 @@
+// W4A16 in integers, as templates over a vector type with byte and word products. Included by ISA
+// files only; everything has internal linkage.
+//
+// Activations come as int16 on a grid per block of 16 (gemm_grid.h), weights are twice their value,
+// so a block's sum (below 2^23) is exact in int32 and in FP32. The only roundings are those of
+// acc = fma(sum, w_scale * x_step, acc), blocks ascending: one row, which takes x apart into two
+// int8 digits for the byte products, and many rows, which use word products, give the same bits.
+// Against FP32 products (gemm_kernel.h) one row needs 33 instead of 58 instructions for 128
+// weights, and many rows use the integer units beside the two FMA units of today's AVX2 machines.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/gemm_kernel.h"
+#include "backends/cpu/gemm_w4a4_kernel.h"
+#include "backends/cpu/isa_abi.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int kPairSteps16 = 8;  // steps of a block: two k's each
+
+template <typename V>
+void run_one_row_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+  constexpr int kSlice = W4a4Unit<V>::kSliceBytes;
+  const int64_t blocks = task.k / kBlockK;
+  const uint8_t* unit = task.weights + group_begin * blocks * W4a4Unit<V>::kBytes;
+  for (int64_t group = group_begin; group < group_end; ++group) {
+    Vec acc[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      acc[v] = V::zero();
+    }
+    const auto* x = static_cast<const int32_t*>(task.x);
+    for (int64_t b = 0; b < blocks; ++b) {
+#pragma GCC unroll 16
+      for (int line = 0; line < W4a4Unit<V>::kBytes; line += 64) {
+        __builtin_prefetch(unit + kPrefetchBytes + line);
+      }
+      Int high[kVectors];
+      Int low[kVectors];
+      const int32_t zero = 0;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        high[v] = V::start(&zero);
+        low[v] = V::start(&zero);
+      }
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        Int digits[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          digits[i] = V::broadcast_int(x + half * 4 + i);
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          Int w[2];
+          V::decode_bytes(unit + (half * kVectors + v) * kSlice, w);
+          high[v] = V::dot(high[v], w[0], digits[0]);
+          low[v] = V::dot(low[v], w[0], digits[1]);
+          high[v] = V::dot(high[v], w[1], digits[2]);
+          low[v] = V::dot(low[v], w[1], digits[3]);
+        }
+      }
+      const Vec x_step = V::broadcast(task.x_scales + b);
+      for_vectors([&]<int v>() __attribute__((always_inline)) {
+        const Vec scale = V::mul(V::template raw_scales<v>(unit + W4a4Unit<V>::kCodeBytes), x_step);
+        acc[v] = V::fma(V::finish_digits(high[v], low[v], task.x_sums + b), scale, acc[v]);
+      });
+      unit += W4a4Unit<V>::kBytes;
+      x += kPairSteps16;
+    }
+    alignas(64) float out[kGroupRows<V>];
+    for (int v = 0; v < kVectors; ++v) {
+      V::store(out + v * V::kLanes, acc[v]);
+    }
+    store_row<V>(task, 0, group * kGroupRows<V>, out);
+  }
+}
+
+// As Tile in gemm_kernel.h with two k's a lane.
+template <typename V>
+struct PairTile {
+  alignas(64) float w[kTileSteps * kGroupRows<V>];
+  alignas(64) float scales[kTileSteps / kPairSteps16 * kGroupRows<V>];
+};
+
+template <typename V>
+void decode_pair_tile(const uint8_t* unit, int blocks, PairTile<V>& tile) {
+  constexpr int kRows = kGroupRows<V>;
+  constexpr int kSlice = W4a4Unit<V>::kSliceBytes;
+  for (int b = 0; b < blocks; ++b) {
+    for (int slice = 0; slice < 2 * kVectors; ++slice) {
+      typename V::Int w[4];
+      V::decode_pairs16(unit + slice * kSlice, w);
+      const int step = b * kPairSteps16 + slice / kVectors * 4;
+      for (int s = 0; s < 4; ++s) {
+        V::store_int(tile.w + (step + s) * kRows + slice % kVectors * V::kLanes, w[s]);
+      }
+    }
+    for_vectors([&]<int v>() {
+      V::store(tile.scales + b * kRows + v * V::kLanes,
+               V::template raw_scales<v>(unit + W4a4Unit<V>::kCodeBytes));
+    });
+    unit += W4a4Unit<V>::kBytes;
+  }
+}
+
+// x: [steps, kRowsX]; x_steps: [blocks, kRowsX].
+template <typename V, int kRowsX, int kVecs>
+void micro_grid(const PairTile<V>& tile,
+                int first,
+                const int32_t* x,
+                const float* x_steps,
+                float* acc,
+                int blocks) {
+  constexpr int kRows = kGroupRows<V>;
+  const float* w = tile.w + first * V::kLanes;
+  const float* scales = tile.scales + first * V::kLanes;
+  float* to = acc + first * V::kLanes;
+  for (int b = 0; b < blocks; ++b) {
+    typename V::Int sum[kRowsX][kVecs];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v] = V::zero_int();
+      }
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < kPairSteps16; ++s) {
+      typename V::Int wv[kVecs];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        wv[v] = V::load_int(w + v * V::kLanes);
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kRowsX; ++r) {
+        const typename V::Int xv = V::broadcast_int(x + r);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          sum[r][v] = V::dot_pairs16(sum[r][v], wv[v], xv);
+        }
+      }
+      w += kRows;
+      x += kRowsX;
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRowsX; ++r) {
+      const typename V::Vec x_step = V::broadcast(x_steps + r);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        float* at = to + r * kRows + v * V::kLanes;
+        const typename V::Vec scale = V::mul(V::load(scales + v * V::kLanes), x_step);
+        V::store(at, V::fma(V::to_float(sum[r][v]), scale, V::load(at)));
+      }
+    }
+    scales += kRows;
+    x_steps += kRowsX;
+  }
+}
+
+template <typename V>
+void run_many_rows_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  const int64_t blocks = task.k / kBlockK;
+  run_tiles<V, PairTile<V>>(
+      task,
+      group_begin,
+      group_end,
+      blocks,
+      kTileSteps / kPairSteps16,
+      W4a4Unit<V>::kBytes,
+      decode_pair_tile<V>,
+      [&]<int kRowsX>(const PairTile<V>& tile, int64_t row, int64_t block, int count, float* acc) {
+        const int64_t at = row * blocks + block * kRowsX;
+        const int32_t* x = static_cast<const int32_t*>(task.x) + at * kPairSteps16;
+        if constexpr (V::kLanes == 8 && kRowsX > 3) {
+          micro_grid<V, kRowsX, 2>(tile, 0, x, task.x_scales + at, acc, count);
+          micro_grid<V, kRowsX, 2>(tile, 2, x, task.x_scales + at, acc, count);
+        } else {
+          micro_grid<V, kRowsX, 4>(tile, 0, x, task.x_scales + at, acc, count);
+        }
+      });
+}
+
+template <typename V>
+void run_gemm_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
+  if (task.rows == 1) {
+    run_one_row_grid<V>(task, group_begin, group_end);
+  } else {
+    run_many_rows_grid<V>(task, group_begin, group_end);
+  }
+}
+
+}  // namespace
+}  // namespace nibble::cpu
