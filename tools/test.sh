@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds and tests everything that can be tested without a GPU; what CI runs.
 # Usage: tools/test.sh [--slow]
-#   --slow  adds a minute of each fuzz target, the sanitizers over everything, the differential oracles, the kernels
-#           compiled for architectures that the default build has not, and
+#   --slow  adds a minute of each fuzz target, the sanitizers over everything, the differential oracles, the
+#           accuracy of the demo model, the kernels compiled for architectures that the default build has not, and
 #           the linter over the whole tree
 # Steps go on after a failure where they can; the last lines are a table of results and times.
 # Logs: build/logs/<step>.log. NIBBLE_TEST_JOBS sets the number of parallel jobs (default: cores).
@@ -186,6 +186,12 @@ oracles() {
   echo "$count oracles agree"
 }
 
+# 200 questions, perplexity and KL of the demo model and of what the quantizer makes of it.
+accuracy() {
+  NIBBLE=build/ci/nibble tools/make_demo.sh &&
+    python3 tests/accuracy/gate.py --program build/ci/nibble --original demo/SmolLM2-135M-Instruct
+}
+
 # The kernels that are meant for every GPU, compiled for the architectures that no default build has. The Hopper
 # kernels are compiled by every build.
 architectures() {
@@ -210,6 +216,7 @@ if step build build ci; then
   step isa python3 tools/check_isa.py build/ci
   step lint lint_changed
   $slow && step oracles oracles
+  $slow && step accuracy accuracy
   $slow && step architectures architectures
 fi
 step build-asan build_folders asan "$asan_folders" && step tests-asan run_folders asan "$asan_folders"
