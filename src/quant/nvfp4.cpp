@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 
 #include "base/check.h"
@@ -20,6 +21,59 @@ constexpr float kMinBlockScale = 0.001953125f;  // 2^-9, the smallest E4M3 above
 uint8_t encode_value(float scaled, bool negative) {
   const uint8_t magnitude = float_to_e2m1(std::fabs(scaled));
   return static_cast<uint8_t>(magnitude | (negative ? 8 : 0));
+}
+
+// Four lanes: every x86-64 has them.
+using Four = float __attribute__((vector_size(16)));
+using FourInts = int32_t __attribute__((vector_size(16)));
+constexpr int64_t kFours = kBlockSize / 4;
+
+Four four(float value) { return Four{value, value, value, value}; }
+
+// What float_to_e2m1() gives for finite x >= 0. Adding and subtracting 1.5 * 2^23 steps rounds to
+// whole steps, ties to even; from 1 on the code is the top of the exponent and mantissa.
+FourInts e2m1_codes(Four x) {
+  const Four a = x < four(6.0f) ? x : four(6.0f);
+  const Four magic =
+      a < four(2.0f) ? four(6291456.0f) : (a < four(4.0f) ? four(12582912.0f) : four(25165824.0f));
+  const Four rounded = (a + magic) - magic;
+  FourInts bits;
+  std::memcpy(&bits, &rounded, sizeof bits);
+  const FourInts small = __builtin_convertvector(rounded * 2.0f, FourInts);
+  return rounded < four(1.0f) ? small : (bits >> 22) - 252;
+}
+
+struct Candidate {
+  uint8_t scale_code = 0;
+  float error = 0.0f;
+  FourInts codes[kFours];
+};
+
+// The block with its maximum at `target`. magnitude: of the 16 values.
+Candidate encode_at(const Four* magnitude, float amax, float target, float global_scale) {
+  Candidate candidate;
+  const float ratio = std::clamp(amax / (target * global_scale), kMinBlockScale, kE4m3Max);
+  candidate.scale_code = float_to_e4m3(ratio);
+  const float divisor = e4m3_to_float(candidate.scale_code) * global_scale;
+  float squares[kBlockSize];
+  for (int64_t i = 0; i < kFours; ++i) {
+    // A divisor that underflowed to zero only meets blocks of (almost) zeros.
+    candidate.codes[i] =
+        divisor > 0.0f ? e2m1_codes(magnitude[i] / four(divisor)) : FourInts{0, 0, 0, 0};
+    const FourInts code = candidate.codes[i];
+    const Four half = __builtin_convertvector(code, Four) * 0.5f;  // of codes 0..4
+    const FourInts bits = (code + 252) << 22;
+    Four large;
+    std::memcpy(&large, &bits, sizeof large);
+    const Four value = code < 2 ? half : large;
+    const Four difference = magnitude[i] - value * four(divisor);
+    const Four square = difference * difference;
+    std::memcpy(squares + i * 4, &square, sizeof square);
+  }
+  for (const float square : squares) {
+    candidate.error += square;
+  }
+  return candidate;
 }
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -84,34 +138,24 @@ float four_over_six_global_scale(float amax) {
 }
 
 uint8_t encode_block_four_over_six(const float* values, float global_scale, uint8_t* codes) {
+  Four magnitude[kFours];
   float amax = 0.0f;
   for (int64_t i = 0; i < kBlockSize; ++i) {
-    amax = std::max(amax, std::fabs(values[i]));
+    const float value = std::fabs(values[i]);
+    magnitude[i / 4][i % 4] = value;
+    amax = std::max(amax, value);
   }
-  uint8_t best_scale = 0;
-  float best_error = 0.0f;
-  for (const float target : {6.0f, 4.0f}) {
-    const float ratio = std::clamp(amax / (target * global_scale), kMinBlockScale, kE4m3Max);
-    const uint8_t scale_code = float_to_e4m3(ratio);
-    const float divisor = e4m3_to_float(scale_code) * global_scale;
-    uint8_t candidate[kBlockSize];
-    float error = 0.0f;
-    for (int64_t i = 0; i < kBlockSize; ++i) {
-      const float magnitude = std::fabs(values[i]);
-      const uint8_t code = divisor > 0.0f ? float_to_e2m1(magnitude / divisor) : uint8_t{0};
-      const float difference = magnitude - e2m1_to_float(code) * divisor;
-      error += difference * difference;
-      candidate[i] = static_cast<uint8_t>(code | (code != 0 && values[i] < 0.0f ? 8 : 0));
-    }
-    if (best_scale == 0 || error < best_error) {
-      best_scale = scale_code;
-      best_error = error;
-      for (int64_t i = 0; i < kBlockSize; i += 2) {
-        codes[i / 2] = static_cast<uint8_t>(candidate[i] | (candidate[i + 1] << 4));
-      }
-    }
+  const Candidate at_six = encode_at(magnitude, amax, 6.0f, global_scale);
+  const Candidate at_four = encode_at(magnitude, amax, 4.0f, global_scale);
+  const Candidate& best = at_four.error < at_six.error ? at_four : at_six;
+  for (int64_t i = 0; i < kBlockSize; i += 2) {
+    const auto code = [&](int64_t at) {
+      const int32_t bits = best.codes[at / 4][at % 4];
+      return bits | (bits != 0 && values[at] < 0.0f ? 8 : 0);
+    };
+    codes[i / 2] = static_cast<uint8_t>(code(i) | (code(i + 1) << 4));
   }
-  return best_scale;
+  return best.scale_code;
 }
 
 Nvfp4Matrix encode(std::span<const float> values, int64_t rows, int64_t cols, float global_scale) {
@@ -151,10 +195,14 @@ void decode(const uint8_t* codes,
   const int64_t blocks = rows * cols / kBlockSize;
   for (int64_t block = 0; block < blocks; ++block) {
     const float scale = e4m3_to_float(block_scales[block]);
-    for (int64_t i = 0; i < kBlockSize; ++i) {
+    float level[16];
+    for (int code = 0; code < 16; ++code) {
+      level[code] = e2m1_to_float(static_cast<uint8_t>(code)) * scale * global_scale;
+    }
+    for (int64_t i = 0; i < kBlockSize; i += 2) {
       const uint8_t byte = codes[block * 8 + i / 2];
-      const auto code = static_cast<uint8_t>(i % 2 == 0 ? byte & 0xF : byte >> 4);
-      out[block * kBlockSize + i] = e2m1_to_float(code) * scale * global_scale;
+      out[block * kBlockSize + i] = level[byte & 0xF];
+      out[block * kBlockSize + i + 1] = level[byte >> 4];
     }
   }
 }

@@ -9,25 +9,26 @@ namespace nibble::quantize {
 
 namespace {
 
-// One head of a strided [tokens, heads, head_dim] as [head_dim][stride] f32.
-void transpose_head(const Tensor& heads, int64_t head, int64_t stride, std::vector<float>& out) {
-  const int64_t tokens = heads.shape[0];
+// Rows [begin, begin + count) of one head of a strided [tokens, heads, head_dim], as
+// [head_dim][stride] f32.
+void transpose_head(
+    const Tensor& heads, int64_t head, int64_t begin, int64_t count, int64_t stride, float* out) {
   const int64_t dim = heads.shape[2];
-  out.assign(static_cast<size_t>(dim * stride), 0.0f);
-  for (int64_t t = 0; t < tokens; ++t) {
-    const uint16_t* row = heads.as<uint16_t>() + t * heads.stride[0] + head * heads.stride[1];
+  for (int64_t t = 0; t < count; ++t) {
+    const uint16_t* row =
+        heads.as<uint16_t>() + (begin + t) * heads.stride[0] + head * heads.stride[1];
     for (int64_t d = 0; d < dim; ++d) {
-      out[static_cast<size_t>(d * stride + t)] = bf16_to_float(row[d]);
+      out[d * stride + t] = bf16_to_float(row[d]);
     }
   }
 }
 
 // x as panels [hidden / kLanes][tokens][kLanes].
-std::vector<float> panels_of(const Tensor& x) {
+AlignedFloats panels_of(const Tensor& x) {
   const int64_t tokens = x.shape[0];
   const int64_t width = x.shape[1];
   const int64_t panels = (width + kLanes - 1) / kLanes;
-  std::vector<float> out(static_cast<size_t>(panels * tokens * kLanes), 0.0f);
+  AlignedFloats out(static_cast<size_t>(panels * tokens * kLanes), 0.0f);
   for (int64_t t = 0; t < tokens; ++t) {
     const uint16_t* row = x.as<uint16_t>() + t * x.stride[0];
     for (int64_t i = 0; i < width; ++i) {
@@ -51,30 +52,25 @@ void add_value_statistics(const AttentionDesc& desc,
   const int64_t steps = tokens / kLanes;
   const int64_t stride = tokens + kPanelBlock;  // odd number of cache lines
   const int64_t panels = (x.shape[1] + kLanes - 1) / kLanes;
-  const std::vector<float> input = panels_of(x);
-  std::vector<float> keys;
-  std::vector<float> queries;
-  std::vector<float> weights(static_cast<size_t>(tokens * stride));  // A^T: [key][query]
-  std::vector<float> mixed(input.size());
+  const AlignedFloats input = panels_of(x);
+  AlignedFloats keys(static_cast<size_t>(desc.head_dim * stride));
+  AlignedFloats weights(static_cast<size_t>(tokens * stride));  // A^T: [key][query]
+  AlignedFloats mixed(input.size());
   const int64_t shared = desc.heads / desc.kv_heads;
-  for (int64_t head = 0; head < desc.heads; ++head) {
-    if (head % shared == 0) {
-      transpose_head(k, head / shared, stride, keys);
-    }
-    transpose_head(q, head, stride, queries);
+  for (int64_t kv_head = 0; kv_head < desc.kv_heads; ++kv_head) {
+    StatisticsCollector& statistics = heads[static_cast<size_t>(kv_head)];
+    const int64_t rotation = statistics.tokens() / tokens;
+    transpose_head(k, kv_head, 0, tokens, stride, keys.data());
     std::fill(weights.begin(), weights.end(), 0.0f);
     compute.pool.parallel_for(steps, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+      AlignedFloats queries(static_cast<size_t>(desc.head_dim * kLanes));
       for (int64_t step = begin; step < end; ++step) {
+        const int64_t head = kv_head * shared + (step + rotation) % shared;
+        transpose_head(q, head, step * kLanes, kLanes, kLanes, queries.data());
         const int64_t seen = (step + 1) * kLanes;
         float* out = weights.data() + step * kLanes;
-        compute.kernels.accumulate(seen,
-                                   desc.head_dim,
-                                   keys.data(),
-                                   stride,
-                                   queries.data() + step * kLanes,
-                                   stride,
-                                   out,
-                                   stride);
+        compute.kernels.accumulate(
+            seen, desc.head_dim, keys.data(), stride, queries.data(), kLanes, out, stride);
         compute.kernels.softmax(seen, step * kLanes, desc.scale, out, stride);
       }
     });
@@ -93,7 +89,7 @@ void add_value_statistics(const AttentionDesc& desc,
         }
       }
     });
-    heads[static_cast<size_t>(head / shared)].add_panels(mixed.data(), tokens, compute);
+    statistics.add_panels(mixed.data(), tokens, compute);
   }
 }
 

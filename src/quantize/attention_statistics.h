@@ -1,6 +1,7 @@
 // The Hessians of v_proj: attention averages the tokens before v is used, so what v's rows of one
 // KV head are really multiplied with is A X, with A the attention probabilities of the query heads
-// that share it and X the input of the layer's attention.
+// that share it and X the input of the layer's attention. Those heads take turns: each kLanes
+// queries count with one of them, so a KV head has a row for every token, as other inputs have.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -47,6 +48,11 @@ RowStatistics measure_row(std::span<const float> values,
                           float global_scale,
                           const uint8_t* codes,
                           const uint8_t* scales) {
+  // Four sums side by side: one would wait for each addition.
+  constexpr int64_t kSums = 4;
+  double error_squared[kSums] = {};
+  double value_squared[kSums] = {};
+  float max_error[kSums] = {};
   RowStatistics statistics;
   float decoded[quant::kBlockSize];
   const auto blocks = static_cast<int64_t>(values.size()) / quant::kBlockSize;
@@ -58,19 +64,56 @@ RowStatistics measure_row(std::span<const float> values,
                   1,
                   quant::kBlockSize,
                   decoded);
-    bool zero = true;
-    for (int64_t i = 0; i < quant::kBlockSize; ++i) {
-      const double error = std::fabs(static_cast<double>(value[i]) - decoded[i]);
-      statistics.error_squared += error * error;
-      statistics.value_squared += static_cast<double>(value[i]) * value[i];
-      statistics.max_error = std::max(statistics.max_error, error);
-      zero = zero && value[i] == 0.0f;
+    float largest = 0.0f;
+    for (int64_t i = 0; i < quant::kBlockSize; i += kSums) {
+      for (int64_t j = 0; j < kSums; ++j) {
+        const float error = std::fabs(value[i + j] - decoded[i + j]);
+        error_squared[j] += static_cast<double>(error) * static_cast<double>(error);
+        value_squared[j] += static_cast<double>(value[i + j]) * static_cast<double>(value[i + j]);
+        max_error[j] = std::max(max_error[j], error);
+        largest = std::max(largest, std::fabs(value[i + j]));
+      }
     }
-    statistics.zero_blocks += zero ? 1 : 0;
-    statistics.smallest_scale += !zero && scales[block] == kSmallestScaleCode ? 1 : 0;
+    statistics.zero_blocks += largest == 0.0f ? 1 : 0;
+    statistics.smallest_scale += largest != 0.0f && scales[block] == kSmallestScaleCode ? 1 : 0;
     ++statistics.exponents[scales[block] >> 3];
   }
+  for (int64_t j = 0; j < kSums; ++j) {
+    statistics.error_squared += error_squared[j];
+    statistics.value_squared += value_squared[j];
+    statistics.max_error = std::max(statistics.max_error, static_cast<double>(max_error[j]));
+  }
   return statistics;
+}
+
+TensorReport report_from(const LinearInfo& info,
+                         float amax,
+                         float global_scale,
+                         const std::vector<RowStatistics>& rows) {
+  RowStatistics total;
+  for (const RowStatistics& row : rows) {
+    total.error_squared += row.error_squared;
+    total.value_squared += row.value_squared;
+    total.max_error = std::max(total.max_error, row.max_error);
+    total.zero_blocks += row.zero_blocks;
+    total.smallest_scale += row.smallest_scale;
+    for (size_t i = 0; i < total.exponents.size(); ++i) {
+      total.exponents[i] += row.exponents[i];
+    }
+  }
+  TensorReport report;
+  report.module = info.module;
+  report.n = info.n;
+  report.k = info.k;
+  report.amax = amax;
+  report.global_scale = global_scale;
+  report.relative_error =
+      total.value_squared > 0 ? std::sqrt(total.error_squared / total.value_squared) : 0.0;
+  report.max_error = total.max_error;
+  report.zero_blocks = total.zero_blocks;
+  report.smallest_scale = total.smallest_scale;
+  report.scale_exponents = total.exponents;
+  return report;
 }
 
 }  // namespace
@@ -100,10 +143,18 @@ void SourceWeight::row(int64_t index, std::span<float> out) const {
     std::memcpy(out.data(), bytes, out.size() * sizeof(float));
     return;
   }
+  if (dtype_ == DType::BF16) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+      out[i] = std::bit_cast<float>(uint32_t{bits} << 16);
+    }
+    return;
+  }
   for (size_t i = 0; i < out.size(); ++i) {
     uint16_t bits = 0;
     std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
-    out[i] = dtype_ == DType::BF16 ? bf16_to_float(bits) : f16_to_float(bits);
+    out[i] = f16_to_float(bits);
   }
 }
 
@@ -166,18 +217,18 @@ Encoded encode_weight(
   const LinearInfo& info = weight.info();
   Encoded result;
   result.matrix = quant::empty_matrix(info.n, info.k, global_scale);
+  std::vector<RowStatistics> rows(static_cast<size_t>(info.n));
   pool.parallel_for(info.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     std::vector<float> values(static_cast<size_t>(info.k));
     for (int64_t row = begin; row < end; ++row) {
+      uint8_t* codes = result.matrix.codes.data() + row * info.k / 2;
+      uint8_t* scales = result.matrix.block_scales.data() + row * info.k / quant::kBlockSize;
       weight.row(row, values);
-      encode_row(method,
-                 values,
-                 global_scale,
-                 result.matrix.codes.data() + row * info.k / 2,
-                 result.matrix.block_scales.data() + row * info.k / quant::kBlockSize);
+      encode_row(method, values, global_scale, codes, scales);
+      rows[static_cast<size_t>(row)] = measure_row(values, global_scale, codes, scales);
     }
   });
-  result.report = report_of(weight, amax, result.matrix, pool);
+  result.report = report_from(info, amax, global_scale, rows);
   result.report.method = method;
   return result;
 }
@@ -199,30 +250,7 @@ TensorReport report_of(const SourceWeight& weight,
                       matrix.block_scales.data() + row * info.k / quant::kBlockSize);
     }
   });
-  RowStatistics total;
-  for (const RowStatistics& row : rows) {
-    total.error_squared += row.error_squared;
-    total.value_squared += row.value_squared;
-    total.max_error = std::max(total.max_error, row.max_error);
-    total.zero_blocks += row.zero_blocks;
-    total.smallest_scale += row.smallest_scale;
-    for (size_t i = 0; i < total.exponents.size(); ++i) {
-      total.exponents[i] += row.exponents[i];
-    }
-  }
-  TensorReport report;
-  report.module = info.module;
-  report.n = info.n;
-  report.k = info.k;
-  report.amax = amax;
-  report.global_scale = matrix.global_scale;
-  report.relative_error =
-      total.value_squared > 0 ? std::sqrt(total.error_squared / total.value_squared) : 0.0;
-  report.max_error = total.max_error;
-  report.zero_blocks = total.zero_blocks;
-  report.smallest_scale = total.smallest_scale;
-  report.scale_exponents = total.exponents;
-  return report;
+  return report_from(info, amax, matrix.global_scale, rows);
 }
 
 }  // namespace nibble::quantize

@@ -77,44 +77,26 @@ double sum_lanes(const RowRange& rows, int64_t panel, const std::array<double, k
   return std::accumulate(values.begin(), values.begin() + lanes_of(rows, panel), 0.0);
 }
 
-// A product of H with a panel of vectors v: out = H v. [k][kLanes] both.
-void multiply(const SquareMatrix& hessian,
-              const std::vector<float>& v,
-              std::vector<float>& out,
-              const Compute& compute) {
-  std::fill(out.begin(), out.end(), 0.0f);
-  for (int64_t begin = 0; begin < hessian.n(); begin += kPanelBlock) {
-    compute.kernels.accumulate(hessian.n(),
-                               kPanelBlock,
-                               hessian.row(begin),
-                               hessian.stride(),
-                               v.data() + begin * kLanes,
-                               kLanes,
-                               out.data(),
-                               kLanes);
-  }
-}
+// tr(W H W^T) is taken from about so many panels of a matrix.
+constexpr int64_t kMeasuredPanels = 8;
 
 // v^T H v of every lane, summed.
 double energy(const RowRange& rows,
               int64_t panel,
-              const SquareMatrix& hessian,
-              const std::vector<float>& v,
-              std::vector<float>& product,
+              const BlockMatrix& hessian,
+              const AlignedFloats& v,
               const Compute& compute) {
-  multiply(hessian, v, product, compute);
   std::array<double, kLanes> lanes{};
-  compute.kernels.dot(hessian.n(), v.data(), product.data(), lanes.data());
+  compute.kernels.energy(hessian.n(), hessian.data(), v.data(), lanes.data());
   return sum_lanes(rows, panel, lanes);
 }
 
 double squares(const RowRange& rows,
                int64_t panel,
-               const std::vector<float>& v,
-               int64_t k,
+               const AlignedFloats& v,
                const Compute& compute) {
   std::array<double, kLanes> lanes{};
-  compute.kernels.dot(k, v.data(), v.data(), lanes.data());
+  compute.kernels.dot(static_cast<int64_t>(v.size()) / kLanes, v.data(), v.data(), lanes.data());
   return sum_lanes(rows, panel, lanes);
 }
 
@@ -143,8 +125,8 @@ void encode_sweep(const RowRange& rows,
   check_output(rows, k, out);
   compute.pool.parallel_for(num_panels(rows), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     const auto size = static_cast<size_t>(k * kLanes);
-    std::vector<float> w(size);
-    std::vector<float> q(size);
+    AlignedFloats w(size);
+    AlignedFloats q(size);
     std::vector<int32_t> codes(size / quant::kBlockSize);
     for (int64_t panel = begin; panel < end; ++panel) {
       load_panel(rows, k, panel, {}, w.data());
@@ -163,6 +145,78 @@ void encode_sweep(const RowRange& rows,
   });
 }
 
+namespace {
+
+// What a thread needs for one panel after the other.
+struct PanelScratch {
+  explicit PanelScratch(int64_t k)
+      : w(static_cast<size_t>(k * kLanes)),
+        q(w.size()),
+        error(w.size()),
+        residual(w.size()),
+        gradient(w.size()),
+        codes(w.size() / quant::kBlockSize) {}
+
+  AlignedFloats w, q, error, residual, gradient;
+  std::vector<int32_t> codes;
+};
+
+Objective encode_panel(const RowRange& rows,
+                       int64_t panel,
+                       const Factored& input,
+                       const GptqOptions& options,
+                       const Compute& compute,
+                       PanelScratch& s,
+                       quant::Nvfp4Matrix& out) {
+  const int64_t k = input.hessian.n();
+  load_panel(rows, k, panel, input.order, s.w.data());
+  std::array<double, kLanes> lanes{};
+  const GptqTask gptq{.w = s.w.data(),
+                      .feedback = input.feedback.data(),
+                      .cost = input.cost.data(),
+                      .k = k,
+                      .global = out.global_scale,
+                      .lowest = options.window.lowest,
+                      .highest = options.window.highest,
+                      .q = s.q.data(),
+                      .codes = s.codes.data(),
+                      .error = s.error.data(),
+                      .residual = s.residual.data(),
+                      .energy = lanes.data()};
+  compute.kernels.gptq(&gptq);
+  const auto damping = static_cast<double>(input.damping);
+  Objective objective;
+  objective.before =
+      sum_lanes(rows, panel, lanes) - damping * squares(rows, panel, s.error, compute);
+  objective.after = objective.before;
+  if (options.rounds > 0) {
+    const GradientTask gradient{.feedback = input.feedback.data(),
+                                .residual = s.residual.data(),
+                                .k = k,
+                                .gradient = s.gradient.data()};
+    compute.kernels.gradient(&gradient);
+    const DescentTask descent{.w = s.w.data(),
+                              .hessian = input.hessian.data(),
+                              .k = k,
+                              .global = out.global_scale,
+                              .rounds = options.rounds,
+                              .q = s.q.data(),
+                              .codes = s.codes.data(),
+                              .gradient = s.gradient.data(),
+                              .energy = lanes.data()};
+    compute.kernels.descend(&descent);
+    for (size_t i = 0; i < s.w.size(); ++i) {
+      s.error[i] = s.w[i] - s.q[i];
+    }
+    objective.after =
+        sum_lanes(rows, panel, lanes) - damping * squares(rows, panel, s.error, compute);
+  }
+  store_panel(rows, panel, input.order, s.q.data(), s.codes.data(), out);
+  return objective;
+}
+
+}  // namespace
+
 Objective encode_gptq(const RowRange& rows,
                       const Factored& input,
                       const GptqOptions& options,
@@ -170,83 +224,54 @@ Objective encode_gptq(const RowRange& rows,
                       quant::Nvfp4Matrix& out) {
   const int64_t k = input.hessian.n();
   check_output(rows, k, out);
-  std::vector<Objective> objectives(static_cast<size_t>(num_panels(rows)));
-  compute.pool.parallel_for(num_panels(rows), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    const auto size = static_cast<size_t>(k * kLanes);
-    std::vector<float> w(size);
-    std::vector<float> scratch(size);
-    std::vector<float> q(size);
-    std::vector<int32_t> codes(size / quant::kBlockSize);
+  const int64_t panels = num_panels(rows);
+  const int64_t step = std::max<int64_t>(panels / kMeasuredPanels, 1);
+  struct Weights {
+    double all = 0;       // squares
+    double measured = 0;  // squares of the panels that were measured
+    double energy = 0;    // of those
+  };
+  std::vector<Objective> objectives(static_cast<size_t>(panels));
+  std::vector<Weights> weights(static_cast<size_t>(panels));
+  compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    PanelScratch scratch(k);
     for (int64_t panel = begin; panel < end; ++panel) {
-      load_panel(rows, k, panel, input.order, w.data());
-      scratch = w;
-      const GptqTask gptq{.w = scratch.data(),
-                          .factor = input.factor.data(),
-                          .stride = input.factor.stride(),
-                          .k = k,
-                          .global = out.global_scale,
-                          .lowest = options.window.lowest,
-                          .highest = options.window.highest,
-                          .q = q.data(),
-                          .codes = codes.data()};
-      compute.kernels.gptq(&gptq);
-      std::array<double, kLanes> before{};
-      std::array<double, kLanes> after{};
-      double squares_before = 0;
-      for (size_t i = 0; i < size; ++i) {
-        const double e = static_cast<double>(w[i]) - static_cast<double>(q[i]);
-        squares_before += e * e;
-      }
-      const DescentTask descent{.w = w.data(),
-                                .hessian = input.hessian.data(),
-                                .stride = input.hessian.stride(),
-                                .k = k,
-                                .global = out.global_scale,
-                                .rounds = options.rounds,
-                                .q = q.data(),
-                                .codes = codes.data(),
-                                .gradient = scratch.data(),
-                                .before = before.data(),
-                                .after = after.data()};
-      compute.kernels.descend(&descent);
-      store_panel(rows, panel, input.order, q.data(), codes.data(), out);
-
-      double squares_after = 0;
-      for (size_t i = 0; i < size; ++i) {
-        const double e = static_cast<double>(w[i]) - static_cast<double>(q[i]);
-        squares_after += e * e;
-      }
-      const auto damping = static_cast<double>(input.damping);
-      Objective& objective = objectives[static_cast<size_t>(panel)];
-      objective.before = sum_lanes(rows, panel, before) - damping * squares_before;
-      objective.after = sum_lanes(rows, panel, after) - damping * squares_after;
+      objectives[static_cast<size_t>(panel)] =
+          encode_panel(rows, panel, input, options, compute, scratch, out);
       if (options.measure_weights) {
-        objective.weights = energy(rows, panel, input.hessian, w, scratch, compute) -
-                            damping * squares(rows, panel, w, k, compute);
+        Weights& own = weights[static_cast<size_t>(panel)];
+        own.all = squares(rows, panel, scratch.w, compute);
+        if (panel % step == 0) {
+          own.measured = own.all;
+          own.energy = energy(rows, panel, input.hessian, scratch.w, compute) -
+                       static_cast<double>(input.damping) * own.all;
+        }
       }
     }
   });
-  return total_of(objectives);
+  Objective total = total_of(objectives);
+  Weights sum;
+  for (const Weights& own : weights) {
+    sum.all += own.all;
+    sum.measured += own.measured;
+    sum.energy += own.energy;
+  }
+  total.weights = sum.measured > 0 ? sum.energy * (sum.all / sum.measured) : 0;
+  return total;
 }
 
-Objective measure(const RowRange& rows,
-                  const quant::Nvfp4Matrix& quantized,
-                  const SquareMatrix& hessian,
-                  int64_t step,
-                  const Compute& compute) {
+double measure(const RowRange& rows,
+               const quant::Nvfp4Matrix& quantized,
+               const BlockMatrix& hessian,
+               const Compute& compute) {
   const int64_t k = hessian.n();
   check_output(rows, k, quantized);
-  const int64_t count = (num_panels(rows) + step - 1) / step;
-  std::vector<Objective> objectives(static_cast<size_t>(count));
-  compute.pool.parallel_for(count, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    std::vector<float> w(static_cast<size_t>(k * kLanes));
-    std::vector<float> error(w.size());
-    std::vector<float> product(w.size());
+  std::vector<double> energies(static_cast<size_t>(num_panels(rows)));
+  compute.pool.parallel_for(num_panels(rows), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    AlignedFloats error(static_cast<size_t>(k * kLanes));
     std::vector<float> row(static_cast<size_t>(k));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t panel = i * step;
-      load_panel(rows, k, panel, {}, w.data());
-      error = w;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      load_panel(rows, k, panel, {}, error.data());
       for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
         const int64_t index = rows.begin + panel * kLanes + lane;
         quant::decode(quantized.codes.data() + index * k / 2,
@@ -259,13 +284,10 @@ Objective measure(const RowRange& rows,
           error[static_cast<size_t>(column * kLanes + lane)] -= row[static_cast<size_t>(column)];
         }
       }
-      Objective& objective = objectives[static_cast<size_t>(i)];
-      objective.after = energy(rows, panel, hessian, error, product, compute);
-      objective.before = objective.after;
-      objective.weights = energy(rows, panel, hessian, w, product, compute);
+      energies[static_cast<size_t>(panel)] = energy(rows, panel, hessian, error, compute);
     }
   });
-  return total_of(objectives);
+  return std::accumulate(energies.begin(), energies.end(), 0.0);
 }
 
 }  // namespace nibble::quantize

@@ -23,7 +23,7 @@ struct RowRange {
 struct Objective {
   double before = 0;   // after GPTQ
   double after = 0;    // after coordinate descent
-  double weights = 0;  // tr(W H W^T)
+  double weights = 0;  // tr(W H W^T); encode_gptq() estimates it from a sample of many rows
 
   void add(const Objective& other);
   double relative() const { return weights > 0 ? after / weights : 0; }
@@ -48,7 +48,7 @@ void encode_sweep(const RowRange& rows,
 struct GptqOptions {
   ScaleWindow window = kGptqWindow;
   int rounds = kDescentRounds;
-  bool measure_weights = true;  // Objective::weights, an eighth of the time
+  bool measure_weights = true;  // Objective::weights
 };
 Objective encode_gptq(const RowRange& rows,
                       const Factored& input,
@@ -56,12 +56,10 @@ Objective encode_gptq(const RowRange& rows,
                       const Compute& compute,
                       quant::Nvfp4Matrix& out);
 
-// e^T H e of the rows of `quantized`, e their difference from `rows`, H undamped; every `step`-th
-// panel only.
-Objective measure(const RowRange& rows,
-                  const quant::Nvfp4Matrix& quantized,
-                  const SquareMatrix& hessian,
-                  int64_t step,
-                  const Compute& compute);
+// e^T H e of the rows of `quantized`, e their difference from `rows`; hessian: blocks_of().
+double measure(const RowRange& rows,
+               const quant::Nvfp4Matrix& quantized,
+               const BlockMatrix& hessian,
+               const Compute& compute);
 
 }  // namespace nibble::quantize

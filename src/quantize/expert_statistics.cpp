@@ -11,6 +11,8 @@ using checkpoint::Checkpoint;
 
 namespace {
 
+constexpr int64_t kDepth = 64;  // columns of a panel that stay in the first cache
+
 Result<std::vector<float>> read_part(const Checkpoint& source,
                                      const model::PartSpec& part,
                                      int64_t columns) {
@@ -45,9 +47,9 @@ std::vector<uint16_t> expert_inner(const std::vector<float>& gate,
   const std::vector<float> up_columns = transposed(up, ffn, hidden);
   const int64_t panels = (count + kLanes - 1) / kLanes;
   compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    std::vector<float> x(static_cast<size_t>(hidden * kLanes));
-    std::vector<float> gated(static_cast<size_t>(ffn * kLanes));
-    std::vector<float> product(gated.size());
+    AlignedFloats x(static_cast<size_t>(hidden * kLanes));
+    AlignedFloats gated(static_cast<size_t>(ffn * kLanes));
+    AlignedFloats product(gated.size());
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t lanes = std::min(kLanes, count - panel * kLanes);
       std::fill(x.begin(), x.end(), 0.0f);
@@ -59,12 +61,22 @@ std::vector<uint16_t> expert_inner(const std::vector<float>& gate,
       }
       std::fill(gated.begin(), gated.end(), 0.0f);
       std::fill(product.begin(), product.end(), 0.0f);
+      const auto multiply = [&](const std::vector<float>& columns, AlignedFloats& result) {
+        for (int64_t d = 0; d < hidden; d += kDepth) {
+          compute.kernels.accumulate(ffn,
+                                     std::min(kDepth, hidden - d),
+                                     columns.data() + d * ffn,
+                                     ffn,
+                                     x.data() + d * kLanes,
+                                     kLanes,
+                                     result.data(),
+                                     kLanes);
+        }
+      };
       if (!gate.empty()) {
-        compute.kernels.accumulate(
-            ffn, hidden, gate_columns.data(), ffn, x.data(), kLanes, gated.data(), kLanes);
+        multiply(gate_columns, gated);
       }
-      compute.kernels.accumulate(
-          ffn, hidden, up_columns.data(), ffn, x.data(), kLanes, product.data(), kLanes);
+      multiply(up_columns, product);
       for (int64_t lane = 0; lane < lanes; ++lane) {
         uint16_t* to = out.data() + (panel * kLanes + lane) * ffn;
         for (int64_t i = 0; i < ffn; ++i) {

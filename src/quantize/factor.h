@@ -1,5 +1,5 @@
-// A Hessian made ready for GPTQ: damped, its columns in processing order, with the upper Cholesky
-// factor of its inverse. Made once for all matrices that share an input.
+// A Hessian made ready for GPTQ: damped, its columns in processing order, with its triangular
+// factor. Made once for all matrices that share an input.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,39 @@
 
 namespace nibble::quantize {
 
+// H = T T^T, T upper triangular. The inverse of H is never made: with V = T / diag(T), GPTQ rounds
+// w_k + sum over j < k of e_j V_jk, e the errors of the columns before.
 struct Factored {
   std::vector<int32_t> order;  // position -> column; blocks of 16 stay whole
-  SquareMatrix hessian;        // permuted and damped
-  SquareMatrix factor;         // U: H^-1 = U^T U, upper; below the diagonal zero
+  BlockMatrix hessian;         // permuted and damped
+  BlockMatrix feedback;        // V + V^T - 1
+  std::vector<float> cost;     // [k] T_kk^2
   float damping = 0;           // what was added to the diagonal
+};
+
+// A Hessian, of the input divided by a scale a channel where there is one: H / (s s^T).
+struct ScaledHessian {
+  const SquareMatrix& hessian;
+  const std::vector<float>* scale = nullptr;  // [k]
+
+  float at(int64_t i, int64_t j) const {
+    const float value = hessian.at(i, j);
+    // The divisor is symmetric in i and j, so the matrix is symmetric bit for bit.
+    return scale == nullptr
+               ? value
+               : value / ((*scale)[static_cast<size_t>(i)] * (*scale)[static_cast<size_t>(j)]);
+  }
 };
 
 // Blocks of 16 columns by falling mean of the diagonal, columns inside a block by falling diagonal;
 // equals by rising index.
-std::vector<int32_t> processing_order(const SquareMatrix& hessian);
+std::vector<int32_t> processing_order(const ScaledHessian& input);
 
 // Damps by 1 % of the mean of the diagonal; where that is not positive definite in FP32, by four
 // times as much, and so on. A column that is never used (diagonal 0) gets 1.
-Factored factorize(const SquareMatrix& hessian, const Compute& compute);
+Factored factorize(const ScaledHessian& input, const Compute& compute);
 
-// The same for the input divided by a scale a channel: H / (s s^T). scale: [k].
-SquareMatrix scaled_hessian(const SquareMatrix& hessian, const std::vector<float>& scale);
+// Undamped, columns as they are.
+BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute);
 
 }  // namespace nibble::quantize

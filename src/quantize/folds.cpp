@@ -22,7 +22,7 @@ constexpr std::array<float, 5> kAlphas = {0.0f, 0.1f, 0.2f, 0.3f, 0.45f};
 // The search weighs errors by their effect on q, k, v, but attention's own response is not in it:
 // larger exponents win there and lose in the model.
 constexpr float kMaxAttentionAlpha = 0.3f;
-constexpr int64_t kSearchPanels = 16;  // at most so many of a matrix are looked at
+constexpr int64_t kSearchPanels = 8;  // at most so many of a matrix are looked at
 
 struct Matrix {
   LinearInfo info;
@@ -79,14 +79,16 @@ double loss_of(const std::vector<Matrix>& matrices,
                const SquareMatrix& hessian,
                bool with_gptq,
                const Compute& compute) {
-  const SquareMatrix scaled = scaled_hessian(hessian, scale);
+  const ScaledHessian scaled{hessian, &scale};
   const float global = quant::global_scale_from_amax(amax_of(matrices, scale));
   Factored factored;
+  BlockMatrix blocks;
   std::vector<float> weight;
   if (with_gptq) {
     factored = factorize(scaled, compute);
   } else {
-    for (int64_t i = 0; i < scaled.n(); ++i) {
+    blocks = blocks_of(scaled, compute);
+    for (int64_t i = 0; i < hessian.n(); ++i) {
       weight.push_back(scaled.at(i, i));
     }
   }
@@ -100,7 +102,7 @@ double loss_of(const std::vector<Matrix>& matrices,
       loss += encode_gptq(rows, factored, options, compute, out).after;
     } else {
       encode_sweep(rows, weight, kSweepWindow, compute, out);
-      loss += measure(rows, out, scaled, 1, compute).after;
+      loss += measure(rows, out, blocks, compute);
     }
   }
   return loss;

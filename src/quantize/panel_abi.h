@@ -24,38 +24,50 @@ struct SweepTask {
   int32_t* codes;  // [kLanes] E4M3
 };
 
-// One panel through GPTQ. `factor` is U, upper triangular [k][stride] with H^-1 = U^T U, columns in
-// processing order.
+// Square matrices of the tasks below are [k / 16][k][16] f32: 16 columns side by side. Columns of
+// everything are in processing order.
+
+// One panel through GPTQ, by the triangular T of H = T T^T: the weight that column k is rounded to
+// is w_k + sum over j < k of e_j V_jk, with V = T / diag(T) and e = w - q.
 struct GptqTask {
-  float* w;  // [k][kLanes]: overwritten
-  const float* factor;
-  int64_t stride;
+  const float* w;         // [k][kLanes]
+  const float* feedback;  // V + V^T - 1
+  const float* cost;      // [k] T_kk^2: of a squared error that later columns make up for
   int64_t k;
   float global;
   int32_t lowest;
   int32_t highest;
-  float* q;        // [k][kLanes]
-  int32_t* codes;  // [k / 16][kLanes]
+  float* q;         // [k][kLanes]
+  int32_t* codes;   // [k / 16][kLanes]
+  float* error;     // [k][kLanes] w - q
+  float* residual;  // [k][kLanes] cost times what was rounded away
+  double* energy;   // [kLanes] e^T H e
+};
+
+// H e of GPTQ's error as V residual.
+struct GradientTask {
+  const float* feedback;
+  const float* residual;
+  int64_t k;
+  float* gradient;  // [k / 16][kLanes][16]
 };
 
 // Coordinate descent on sum over lanes of e^T H e with e = w - q.
 struct DescentTask {
   const float* w;        // [k][kLanes]
-  const float* hessian;  // [k][stride], symmetric, damped
-  int64_t stride;
+  const float* hessian;  // damped
   int64_t k;
   float global;
   int32_t rounds;
   float* q;         // [k][kLanes]: improved in place
   int32_t* codes;   // [k / 16][kLanes]: improved in place
-  float* gradient;  // [k][kLanes]: scratch, H e at the end
-  double* before;   // [kLanes]: e^T H e at the start
-  double* after;    // [kLanes]: and at the end
+  float* gradient;  // [k / 16][kLanes][16]: H e, kept so
+  double* energy;   // [kLanes]: e^T H e at the end
 };
 
 struct PanelKernels {
   // c[i][0..kLanes) += sum over d < depth of a[d * a_stride + i] * b[d * b_stride + lane], i <
-  // rows. rows must be even.
+  // rows. rows: a multiple of 8.
   void (*accumulate)(int64_t rows,
                      int64_t depth,
                      const float* a,
@@ -66,7 +78,10 @@ struct PanelKernels {
                      int64_t c_stride);
   void (*sweep)(const SweepTask* task);
   void (*gptq)(const GptqTask* task);
+  void (*gradient)(const GradientTask* task);
   void (*descend)(const DescentTask* task);
+  // energy[lane] = v^T H v; h: [k / 16][k][16], symmetric; v: [k][kLanes].
+  void (*energy)(int64_t k, const float* h, const float* v, double* energy);
   // energy[lane] = sum over k of a[k][lane] * b[k][lane], in double.
   void (*dot)(int64_t k, const float* a, const float* b, double* energy);
   // Causal softmax of scaled scores, in place: x[s][t], column t sees rows s <= t0 + t only, the

@@ -8,7 +8,9 @@ const PanelKernels panel_avx2 = {
     .accumulate = accumulate,
     .sweep = sweep,
     .gptq = gptq,
+    .gradient = gradient,
     .descend = descend,
+    .energy = energy,
     .dot = dot,
     .softmax = softmax,
 };

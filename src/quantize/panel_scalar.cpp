@@ -8,7 +8,9 @@ const PanelKernels panel_scalar = {
     .accumulate = accumulate,
     .sweep = sweep,
     .gptq = gptq,
+    .gradient = gradient,
     .descend = descend,
+    .energy = energy,
     .dot = dot,
     .softmax = softmax,
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "base/cpu_info.h"
 #include "base/file.h"
@@ -35,7 +37,7 @@ using checkpoint::LinearInfo;
 namespace {
 
 // Raised whenever the bits of a result change: an unfinished run of another version is not resumed.
-constexpr int kRunFormat = 1;
+constexpr int kRunFormat = 2;
 // Shares of a layer's progress: the forward, and rounding its weights.
 constexpr uint64_t kForwardShare = 2;
 constexpr uint64_t kRoundingShare = 1;
@@ -122,6 +124,31 @@ std::string layer_prefix(std::string_view module) {
   return std::string(module.substr(0, module.find('.', at)));
 }
 
+// Adds the time of its life to `spent`.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Spent& spent) : spent_(spent) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    spent_.seconds += std::chrono::duration<double>(Clock::now() - start_).count();
+    spent_.cpu_seconds += cpu_seconds() - cpu_start_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+  Spent& spent_;
+  Clock::time_point start_ = Clock::now();
+  double cpu_start_ = cpu_seconds();
+};
+
+int64_t peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
 class Run {
  public:
   Run(const QuantizeOptions& options, const Checkpoint& source, const Plan& plan, WorkFolder work)
@@ -133,10 +160,14 @@ class Run {
 
   const WorkFolder& work() const { return work_; }
   int64_t calibration_tokens() const { return calibrator_ ? calibrator_->num_tokens() : 0; }
+  const Spent& calibration() const { return calibration_; }
+  const Spent& rounding() const { return rounding_; }
+  int64_t rounded_weights() const { return rounded_weights_; }
 
   Result<void> quantize_all() {
     int64_t first = steps_.begin()->first;
     if (needs_calibration(options_.method)) {
+      const Stopwatch watch(calibration_);
       calibrator_ = TRY(
           Calibrator::create(source_, options_.calibration, options_.method, pool_.num_threads()));
       first = TRY(resume());
@@ -188,6 +219,7 @@ class Run {
           wanted.insert(scale_group(unit->linears.front().module));
         }
       }
+      const Stopwatch watch(calibration_);
       uint64_t shown = 0;
       statistics = TRY(calibrator_->run_layer(step, wanted, [&](int64_t tokens) {
         const uint64_t now = kLayerUnits * kForwardShare / (kForwardShare + kRoundingShare) *
@@ -198,6 +230,7 @@ class Run {
       }));
     }
     if (found != steps_.end() && !work_.has(step)) {
+      const Stopwatch watch(rounding_);
       work_.store(step,
                   TRY(quantize_step(found->second, calibrator_ && layer ? &statistics : nullptr)));
     }
@@ -231,6 +264,7 @@ class Run {
         all.tensors.push_back(std::move(tensor));
       }
       for (TensorReport& report : result.reports) {
+        rounded_weights_ += report.n * report.k;
         all.reports.push_back(std::move(report));
       }
     }
@@ -250,6 +284,9 @@ class Run {
   ThreadPool pool_;
   std::unique_ptr<Calibrator> calibrator_;
   std::optional<Progress> progress_;
+  Spent calibration_;
+  Spent rounding_;
+  int64_t rounded_weights_ = 0;
 };
 
 // The finished steps of a run, open.
@@ -319,6 +356,9 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
   report.source = options.source;
   report.method = options.method;
   report.calibration_tokens = run.calibration_tokens();
+  report.calibration = run.calibration();
+  report.rounding = run.rounding();
+  report.rounded_weights = run.rounded_weights();
   report.kept = plan.kept;
   report.source_bytes = plan.source_bytes;
   report.output_bytes = plan.output_bytes;
@@ -331,6 +371,7 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
             report.tensors.end(),
             [](const TensorReport& a, const TensorReport& b) { return a.module < b.module; });
   const std::string folder = run.work().fresh_output();
+  report.peak_bytes = peak_bytes();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   TRY(write_output(options, source, plan, steps, folder, report));
   publish(folder, options.destination);

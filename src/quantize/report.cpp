@@ -14,6 +14,7 @@ namespace json = boost::json;
 namespace {
 constexpr size_t kWorstShown = 5;
 constexpr double kMegabyte = 1e6;
+constexpr double kBillion = 1e9;
 // Encoding errors of ordinary weights lie near 0.095; past this something is odd about a tensor.
 constexpr double kSuspiciousError = 0.15;
 }  // namespace
@@ -24,6 +25,14 @@ double QuantizeReport::mean_relative_error() const {
     sum += tensor.relative_error;
   }
   return tensors.empty() ? 0.0 : sum / static_cast<double>(tensors.size());
+}
+
+int64_t QuantizeReport::num_weights() const {
+  int64_t sum = 0;
+  for (const TensorReport& tensor : tensors) {
+    sum += tensor.n * tensor.k;
+  }
+  return sum;
 }
 
 json::object to_json(const TensorReport& tensor) {
@@ -86,6 +95,12 @@ Result<TensorReport> parse_tensor_report(const json::value& value, const std::st
   return tensor;
 }
 
+namespace {
+json::object to_json(const Spent& spent) {
+  return {{"seconds", spent.seconds}, {"cpu_seconds", spent.cpu_seconds}};
+}
+}  // namespace
+
 json::object to_json(const QuantizeReport& report) {
   json::array tensors;
   for (const TensorReport& tensor : report.tensors) {
@@ -102,6 +117,10 @@ json::object to_json(const QuantizeReport& report) {
           {"output_bytes", report.output_bytes},
           {"shards", report.num_shards},
           {"seconds", report.seconds},
+          {"calibration", to_json(report.calibration)},
+          {"rounding", to_json(report.rounding)},
+          {"rounded_weights", report.rounded_weights},
+          {"peak_bytes", report.peak_bytes},
           {"mean_relative_error", report.mean_relative_error()},
           {"tensors", std::move(tensors)},
           {"kept", std::move(kept)}};
@@ -118,6 +137,16 @@ std::string summary_text(const QuantizeReport& report) {
       report.num_shards,
       report.num_shards == 1 ? "" : "s",
       report.seconds);
+  if (report.rounded_weights > 0) {
+    const double billions = static_cast<double>(report.rounded_weights) / kBillion;
+    text += fmt::format(
+        "calibration {:.1f} s, rounding {:.1f} s ({:.0f} s a billion weights); peak memory {:.0f} "
+        "MB\n",
+        report.calibration.seconds,
+        report.rounding.seconds,
+        report.rounding.seconds / billions,
+        static_cast<double>(report.peak_bytes) / kMegabyte);
+  }
   std::vector<const TensorReport*> worst;
   for (const TensorReport& tensor : report.tensors) {
     worst.push_back(&tensor);

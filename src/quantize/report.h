@@ -35,6 +35,12 @@ struct TensorReport {
   int64_t calibration_tokens = 0;      // that its input saw
 };
 
+// Of one kind of work, all threads together.
+struct Spent {
+  double seconds = 0;
+  double cpu_seconds = 0;
+};
+
 struct QuantizeReport {
   std::string source;
   Method method = Method::Max;
@@ -45,7 +51,13 @@ struct QuantizeReport {
   uint64_t output_bytes = 0;
   int num_shards = 0;
   double seconds = 0;
+  // Parts of it; a run that went on where another had stopped counts its own share only.
+  Spent calibration;            // the forward and the statistics: grows with the tokens
+  Spent rounding;               // choosing folds, scales and codes: grows with the weights
+  int64_t rounded_weights = 0;  // in that time
+  int64_t peak_bytes = 0;       // largest resident size of the process so far
 
+  int64_t num_weights() const;
   double mean_relative_error() const;  // 0 without tensors
 };
 

@@ -13,6 +13,10 @@ namespace {
 
 // Rows of X that two panels of it share in the first cache.
 constexpr int64_t kDepth = 128;
+// Panels that a task of the product works on: kTileRows of them stay in the second cache while
+// kTileColumns others pass.
+constexpr int64_t kTileRows = 4;
+constexpr int64_t kTileColumns = 8;
 
 int64_t num_panels(int64_t width) { return (width + kLanes - 1) / kLanes; }
 
@@ -71,29 +75,37 @@ void StatisticsCollector::add(std::span<const uint16_t* const> rows, const Compu
 void StatisticsCollector::add_panels(const float* panels, int64_t rows, const Compute& compute) {
   tokens_ += rows;
   const int64_t count = num_panels(width_);
-  // Pairs (i, j) of panels, i <= j: j (j + 1) / 2 + i.
+  struct Tile {
+    int64_t row;
+    int64_t column;
+  };
+  std::vector<Tile> tiles;  // that reach the diagonal or above it
+  for (int64_t row = 0; row < count; row += kTileRows) {
+    for (int64_t column = row / kTileColumns * kTileColumns; column < count;
+         column += kTileColumns) {
+      tiles.push_back({row, column});
+    }
+  }
+  const auto add_pair = [&](int64_t i, int64_t j, int64_t t) {
+    compute.kernels.accumulate(std::min(kLanes, width_ - i * kLanes),
+                               std::min(kDepth, rows - t),
+                               panels + (i * rows + t) * kLanes,
+                               kLanes,
+                               panels + (j * rows + t) * kLanes,
+                               kLanes,
+                               sum_.row(i * kLanes) + j * kLanes,
+                               sum_.stride());
+  };
   compute.pool.parallel_for(
-      count * (count + 1) / 2, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-        int64_t j = 0;
-        while ((j + 1) * (j + 2) / 2 <= begin) {
-          ++j;
-        }
-        int64_t i = begin - j * (j + 1) / 2;
-        for (int64_t pair = begin; pair < end; ++pair) {
-          const int64_t columns = std::min(kLanes, width_ - i * kLanes);
+      static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+        for (int64_t tile = begin; tile < end; ++tile) {
+          const auto [row, column] = tiles[static_cast<size_t>(tile)];
           for (int64_t t = 0; t < rows; t += kDepth) {
-            compute.kernels.accumulate(columns,
-                                       std::min(kDepth, rows - t),
-                                       panels + (i * rows + t) * kLanes,
-                                       kLanes,
-                                       panels + (j * rows + t) * kLanes,
-                                       kLanes,
-                                       sum_.row(i * kLanes) + j * kLanes,
-                                       sum_.stride());
-          }
-          if (++i > j) {
-            ++j;
-            i = 0;
+            for (int64_t j = column; j < std::min(column + kTileColumns, count); ++j) {
+              for (int64_t i = row; i <= std::min(row + kTileRows - 1, j); ++i) {
+                add_pair(i, j, t);
+              }
+            }
           }
         }
       });

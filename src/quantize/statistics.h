@@ -41,7 +41,7 @@ class StatisticsCollector {
   std::vector<double> magnitude_, square_;
   std::vector<float> amax_;
   SquareMatrix sum_;  // upper triangle of X^T X
-  std::vector<float> panels_;
+  AlignedFloats panels_;
 };
 
 }  // namespace nibble::quantize

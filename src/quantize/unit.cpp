@@ -69,7 +69,7 @@ class GroupEncoder {
 
  private:
   Factored factor_of(const SquareMatrix& hessian) const {
-    return factorize(scale_ == nullptr ? hessian : scaled_hessian(hessian, *scale_), compute_);
+    return factorize({hessian, scale_}, compute_);
   }
 
   Method method_;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -96,6 +97,60 @@ TEST(Nvfp4, FourOverSixGivesZerosTheSmallestScaleAndNoMinusZero) {
   codes.fill(0xFF);  // values that underflow, half of them negative
   EXPECT_EQ(encode_block_four_over_six(row.data() + 32, 0.5f, codes.data()), 1);
   EXPECT_EQ(codes, (std::array<uint8_t, 8>{}));
+}
+
+// The same choice from the scalar conversions, value by value.
+uint8_t plain_four_over_six(const float* values, float global, std::array<uint8_t, 8>& codes) {
+  float amax = 0;
+  for (int i = 0; i < 16; ++i) {
+    amax = std::max(amax, std::fabs(values[i]));
+  }
+  uint8_t best = 0;
+  float best_error = 0;
+  for (const float target : {6.0f, 4.0f}) {
+    const float ratio = std::clamp(amax / (target * global), 0.001953125f, 448.0f);
+    const uint8_t scale = float_to_e4m3(ratio);
+    const float divisor = e4m3_to_float(scale) * global;
+    std::array<uint8_t, 16> candidate{};
+    float error = 0;
+    for (size_t i = 0; i < 16; ++i) {
+      const float magnitude = std::fabs(values[i]);
+      candidate[i] = divisor > 0 ? float_to_e2m1(magnitude / divisor) : uint8_t{0};
+      const float rest = magnitude - e2m1_to_float(candidate[i]) * divisor;
+      error += rest * rest;
+      if (candidate[i] != 0 && values[i] < 0) {
+        candidate[i] = static_cast<uint8_t>(candidate[i] | 8);
+      }
+    }
+    if (best == 0 || error < best_error) {
+      best = scale;
+      best_error = error;
+      for (size_t i = 0; i < 8; ++i) {
+        codes[i] = static_cast<uint8_t>(candidate[2 * i] | candidate[2 * i + 1] << 4);
+      }
+    }
+  }
+  return best;
+}
+
+TEST(Nvfp4, FourOverSixIsWhatTheScalarConversionsGive) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> eighths(-64, 64);
+  for (int trial = 0; trial < 20000; ++trial) {
+    std::array<float, 16> values{};
+    const float size = std::ldexp(1.0f, -(trial % 40));
+    for (float& value : values) {
+      // Every other block lies on and between the levels: ties.
+      value = size * (trial % 2 == 0 ? normal(random) : static_cast<float>(eighths(random)) / 8.0f);
+    }
+    const float global = trial % 3 == 0 ? four_over_six_global_scale(size * 4.0f) : 0.0009765625f;
+    std::array<uint8_t, 8> expected{};
+    std::array<uint8_t, 8> codes{};
+    const uint8_t scale = plain_four_over_six(values.data(), global, expected);
+    ASSERT_EQ(encode_block_four_over_six(values.data(), global, codes.data()), scale) << trial;
+    ASSERT_EQ(codes, expected) << trial;
+  }
 }
 
 TEST(Nvfp4, FourOverSixKeepsTheBetterOfItsTwoScales) {

@@ -10,7 +10,7 @@
 namespace nibble::quantize {
 namespace {
 
-TEST(AttentionStatistics, AreOfTheMixedTokensMeanOverTheHeadsThatShareAValue) {
+TEST(AttentionStatistics, AreOfTheMixedTokensWhoseHeadsTakeTurns) {
   constexpr int64_t kTokens = 64;
   constexpr int64_t kHidden = 48;
   constexpr int64_t kDim = 16;
@@ -40,6 +40,8 @@ TEST(AttentionStatistics, AreOfTheMixedTokensMeanOverTheHeadsThatShareAValue) {
   std::vector<StatisticsCollector> heads;
   heads.emplace_back(kHidden, true);
   heads.emplace_back(kHidden, true);
+  // Twice: the second time each query counts with the other head of its group.
+  add_value_statistics(desc, q, k, input, {panel_kernels(), pool}, heads);
   add_value_statistics(desc, q, k, input, {panel_kernels(), pool}, heads);
 
   const auto at = [&](int64_t t, int64_t column) {

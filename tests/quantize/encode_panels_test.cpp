@@ -88,7 +88,7 @@ TEST(EncodePanels, EveryStepLowersTheObjective) {
   const Problem problem = make_problem(70, 192);
   const float global = global_of(problem);
   const RowRange rows{problem.weights.data(), 0, problem.n};
-  const Factored factored = factorize(problem.hessian, compute);
+  const Factored factored = factorize({problem.hessian}, compute);
 
   auto max = quant::encode(problem.weights, problem.n, problem.k, global);
   auto sweep = quant::empty_matrix(problem.n, problem.k, global);
@@ -106,9 +106,13 @@ TEST(EncodePanels, EveryStepLowersTheObjective) {
   EXPECT_GT(objective.after, 0.5 * objective.before);
   EXPECT_GT(objective.weights, 100 * objective.after);
 
-  const Objective measured = measure(rows, sweep, problem.hessian, 1, compute);
-  EXPECT_NEAR(measured.after, of_sweep, 1e-3 * of_sweep);
-  EXPECT_NEAR(measured.weights, objective.weights, 1e-3 * objective.weights);
+  const BlockMatrix hessian = blocks_of({problem.hessian}, compute);
+  EXPECT_NEAR(measure(rows, sweep, hessian, compute), of_sweep, 1e-3 * of_sweep);
+  EXPECT_NEAR(measure(rows, gptq, hessian, compute), of_gptq, 1e-3 * of_gptq);
+  auto nothing = quant::empty_matrix(problem.n, problem.k, global);
+  const double of_weights = true_objective(problem, nothing);
+  EXPECT_NEAR(measure(rows, nothing, hessian, compute), of_weights, 1e-3 * of_weights);
+  EXPECT_NEAR(objective.weights, of_weights, 1e-3 * of_weights);
 }
 
 TEST(EncodePanels, ThreadsAndNeighboursChangeNothing) {
@@ -116,7 +120,7 @@ TEST(EncodePanels, ThreadsAndNeighboursChangeNothing) {
   ThreadPool three(3);
   const Problem problem = make_problem(100, 64);
   const float global = global_of(problem);
-  const Factored factored = factorize(problem.hessian, {panel_kernels(), one});
+  const Factored factored = factorize({problem.hessian}, {panel_kernels(), one});
   auto a = quant::empty_matrix(problem.n, problem.k, global);
   auto b = a;
   const RowRange rows{problem.weights.data(), 0, problem.n};
@@ -150,7 +154,7 @@ TEST(EncodePanels, DescentReachesTheBestOfAllCodesOnTinyBlocks) {
       }
     }
     const float global = 0.0001f;
-    const Factored factored = factorize(problem.hessian, compute);
+    const Factored factored = factorize({problem.hessian}, compute);
     auto out = quant::empty_matrix(1, 16, global);
     GptqOptions options;
     options.window = {-126, 126};
@@ -188,7 +192,7 @@ TEST(EncodePanels, ZeroRowsAndNegativeZerosStayZero) {
   const Compute compute{panel_kernels(), pool};
   Problem problem = make_problem(3, 32);
   std::fill_n(problem.weights.begin(), 32, -0.0f);
-  const Factored factored = factorize(problem.hessian, compute);
+  const Factored factored = factorize({problem.hessian}, compute);
   auto out = quant::empty_matrix(3, 32, 0.00001f);
   encode_gptq({problem.weights.data(), 0, 3}, factored, {}, compute, out);
   EXPECT_EQ(out.block_scales[0], 1);

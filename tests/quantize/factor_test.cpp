@@ -1,5 +1,6 @@
 #include "quantize/factor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -29,40 +30,61 @@ SquareMatrix random_hessian(int64_t n, int64_t rows, unsigned seed = 1) {
   return h;
 }
 
-// Largest |U^T U H - I|.
-double inverse_error(const Factored& f) {
+double triangular(const Factored& f, int64_t i, int64_t k) {
+  return i > k ? 0.0
+               : static_cast<double>(f.feedback.at(i, k)) *
+                     std::sqrt(static_cast<double>(f.cost[static_cast<size_t>(k)]));
+}
+
+// Largest |T T^T - H|, relative to the diagonal.
+double factor_error(const Factored& f) {
   const int64_t n = f.hessian.n();
   double worst = 0;
   for (int64_t i = 0; i < n; ++i) {
-    std::vector<double> row(static_cast<size_t>(n), 0.0);  // of U^T U
-    for (int64_t k = 0; k <= i; ++k) {
-      for (int64_t j = 0; j < n; ++j) {
-        row[static_cast<size_t>(j)] +=
-            static_cast<double>(f.factor.at(k, i)) * static_cast<double>(f.factor.at(k, j));
-      }
-    }
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
-      for (int64_t k = 0; k < n; ++k) {
-        sum += row[static_cast<size_t>(k)] * static_cast<double>(f.hessian.at(k, j));
+      for (int64_t k = std::max(i, j); k < n; ++k) {
+        sum += triangular(f, i, k) * triangular(f, j, k);
       }
-      worst = std::max(worst, std::fabs(sum - (i == j ? 1.0 : 0.0)));
+      const auto size = static_cast<double>(f.hessian.at(i, i) * f.hessian.at(j, j));
+      worst = std::max(worst,
+                       std::fabs(sum - static_cast<double>(f.hessian.at(i, j))) / std::sqrt(size));
     }
   }
   return worst;
 }
 
-TEST(Factor, TheFactorsProductInvertsTheDampedHessian) {
+TEST(Factor, TheFactorTimesItselfIsTheDampedHessian) {
   ThreadPool pool(2);
   for (const int64_t n : {int64_t{16}, int64_t{48}, int64_t{208}}) {
-    const Factored f = factorize(random_hessian(n, 3 * n), {panel_kernels(), pool});
-    EXPECT_LT(inverse_error(f), 2e-3) << n;
+    const Factored f = factorize({random_hessian(n, 3 * n)}, {panel_kernels(), pool});
+    EXPECT_LT(factor_error(f), 1e-5) << n;
     for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(f.feedback.at(i, i), 1.0f);
       for (int64_t j = 0; j < i; ++j) {
-        ASSERT_EQ(f.factor.at(i, j), 0.0f);
+        ASSERT_EQ(f.feedback.at(i, j), f.feedback.at(j, i));
+        ASSERT_EQ(f.hessian.at(i, j), f.hessian.at(j, i));
       }
     }
+    Factored wrong = f;
+    wrong.cost[3] *= 1.01f;
+    EXPECT_GT(factor_error(wrong), 1e-3);
   }
+}
+
+TEST(Factor, AScaleDividesRowsAndColumns) {
+  ThreadPool pool(1);
+  const Compute compute{panel_kernels(), pool};
+  const SquareMatrix h = random_hessian(32, 90);
+  std::vector<float> scale(32, 1.0f);
+  scale[4] = 2.0f;
+  scale[9] = 0.5f;
+  const BlockMatrix plain = blocks_of({h}, compute);
+  const BlockMatrix scaled = blocks_of({h, &scale}, compute);
+  EXPECT_EQ(plain.at(4, 7), h.at(4, 7));
+  EXPECT_EQ(scaled.at(4, 7), h.at(4, 7) / 2.0f);
+  EXPECT_EQ(scaled.at(4, 9), h.at(4, 9));
+  EXPECT_EQ(scaled.at(9, 9), h.at(9, 9) * 4.0f);
 }
 
 TEST(Factor, WholeBlocksComeByFallingEnergy) {
@@ -70,7 +92,7 @@ TEST(Factor, WholeBlocksComeByFallingEnergy) {
   for (int64_t i = 0; i < 48; ++i) {
     h.at(i, i) = static_cast<float>(i / 16 == 1 ? 100 + i : i);
   }
-  const std::vector<int32_t> order = processing_order(h);
+  const std::vector<int32_t> order = processing_order({h});
   EXPECT_EQ(order[0], 31);
   EXPECT_EQ(order[15], 16);
   EXPECT_EQ(order[16], 47);
@@ -85,22 +107,22 @@ TEST(Factor, DeadColumnsAndTooFewTokensAreNoTrouble) {
     h.at(5, i) = 0.0f;
     h.at(i, 5) = 0.0f;
   }
-  const Factored f = factorize(h, {panel_kernels(), pool});
-  EXPECT_LT(inverse_error(f), 0.05);
+  const Factored f = factorize({h}, {panel_kernels(), pool});
+  EXPECT_LT(factor_error(f), 1e-5);
   EXPECT_GT(f.damping, 0.0f);
-  const Factored nothing = factorize(SquareMatrix(32), {panel_kernels(), pool});
-  EXPECT_LT(inverse_error(nothing), 1e-3);
+  const Factored nothing = factorize({SquareMatrix(32)}, {panel_kernels(), pool});
+  EXPECT_LT(factor_error(nothing), 1e-5);
 }
 
 TEST(Factor, ThreadsChangeNothing) {
   ThreadPool one(1);
   ThreadPool three(3);
   const SquareMatrix h = random_hessian(208, 300);
-  const Factored a = factorize(h, {panel_kernels(), one});
-  const Factored b = factorize(h, {panel_kernels(), three});
+  const Factored a = factorize({h}, {panel_kernels(), one});
+  const Factored b = factorize({h}, {panel_kernels(), three});
   for (int64_t i = 0; i < 208; ++i) {
     for (int64_t j = 0; j < 208; ++j) {
-      ASSERT_EQ(a.factor.at(i, j), b.factor.at(i, j));
+      ASSERT_EQ(a.feedback.at(i, j), b.feedback.at(i, j));
     }
   }
 }

@@ -78,7 +78,7 @@ float error_with(const std::vector<float>& w,
 TEST(Panel, AccumulateAddsAProduct) {
   for (const auto& [name, kernels] : kernels_here()) {
     SCOPED_TRACE(name);
-    constexpr int64_t kRows = 6;
+    constexpr int64_t kRows = 8;
     constexpr int64_t kDepth = 19;
     const auto a = random_values(kDepth * 48, 1.0f);
     const auto b = random_values(kDepth * kLanes, 1.0f, 2);
