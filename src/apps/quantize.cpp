@@ -24,6 +24,7 @@ struct QuantizeFlags {
   std::string calibration_path;
   int64_t calibration_tokens = 16384;
   std::string layout = "modelopt";
+  std::string head = "keep";
   double max_shard_gb = 4.0;
   bool json = false;
 };
@@ -32,6 +33,9 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
   options.layout = TRY(quantize::parse_layout(flags.layout));
+  if (flags.head != "keep") {
+    options.head = TRY(quantize::parse_precision(flags.head));
+  }
   if (!flags.recipe.empty()) {
     options.method = TRY(quantize::parse_method(flags.recipe));
   } else if (!flags.calibration_path.empty()) {
@@ -97,6 +101,16 @@ void add_quantize(CLI::App& app, Action& action) {
                    flags->options.exclude,
                    "keep modules in full precision: names, wildcards, or re:EXPRESSION (several)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--fp8",
+                   flags->options.fp8,
+                   "store modules in FP8, with the group they belong to: patterns as above")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--bits",
+                      flags->options.bits,
+                      "mean bits a weight, 4.5 to 8: the most sensitive matrices become FP8");
+  command->add_option("--lm-head", flags->head, "the output head: keep, nvfp4 or fp8")
+      ->capture_default_str();
   command->add_option("--max-shard-gb", flags->max_shard_gb, "start a new file past this many GB")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

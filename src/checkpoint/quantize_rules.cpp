@@ -15,12 +15,13 @@ struct Default {
   std::string_view pattern;
   std::string_view reason;
 };
+constexpr std::string_view kHead = "output head";
 // ModelOpt's default list (modelopt/torch/quantization/config.py) plus kv_b_proj, which latent
 // attention absorbs into other matrices at run time and every published checkpoint keeps.
 constexpr std::array<Default, 22> kDefaults = {{
-    {"*lm_head", "output head"},
-    {"*output_layer", "output head"},
-    {"*proj_out", "output head"},
+    {"*lm_head", kHead},
+    {"*output_layer", kHead},
+    {"*proj_out", kHead},
     {"*embed*", "embedding"},
     {"*mlp.gate", "router"},
     {"*mixer.gate", "router"},
@@ -57,9 +58,12 @@ constexpr std::array<Group, 6> kGroups = {{
 
 }  // namespace
 
-Result<Recipe> Recipe::make(const std::vector<std::string>& extra_excludes) {
+Result<Recipe> Recipe::make(const std::vector<std::string>& extra_excludes, bool with_head) {
   Recipe recipe;
   for (const Default& entry : kDefaults) {
+    if (with_head && entry.reason == kHead) {
+      continue;
+    }
     recipe.exclusions_.push_back(
         {TRY(NamePattern::compile(entry.pattern)), std::string(entry.reason), {}});
   }

@@ -14,7 +14,9 @@ namespace nibble::checkpoint {
 class Recipe {
  public:
   // extra_excludes: patterns (checkpoint/name_pattern.h) of modules to keep besides the usual ones.
-  static Result<Recipe> make(const std::vector<std::string>& extra_excludes);
+  // with_head: the output head is quantized too.
+  static Result<Recipe> make(const std::vector<std::string>& extra_excludes,
+                             bool with_head = false);
 
   // Why a linear stays in full precision; "" when it is quantized.
   std::string reason_to_keep(const LinearInfo& info, const ModelConfig& config) const;

@@ -1,6 +1,7 @@
 #include "quantize/assemble.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/convert.h"
+#include "quantize/fp8_weights.h"
 
 namespace nibble::quantize {
 
@@ -43,10 +45,15 @@ constexpr std::array<Suffix, 4> kCompressedTensors = {{
     {".weight", ".weight_packed", false},
 }};
 
-Piece finished_piece(const std::string& name, const SafetensorsFile& file, Layout layout) {
-  const TensorInfo& info = file.tensors().at(name);
-  Piece piece{{name, info.dtype, info.shape}, name, &file, nullptr, false};
-  if (layout == Layout::CompressedTensors) {
+Piece finished_piece(const std::string& name, const FinishedTensor& finished, Layout layout) {
+  const TensorInfo& info = finished.file->tensors().at(finished.stored);
+  Piece piece{{name, info.dtype, info.shape}, finished.stored, finished.file, nullptr, false};
+  const bool fp8 = finished.stored.ends_with(kFp8Suffix);
+  if (layout == Layout::CompressedTensors && fp8) {
+    if (info.dtype == DType::F32) {
+      piece.entry.shape = Shape{1};
+    }
+  } else if (layout == Layout::CompressedTensors) {
     for (const Suffix& suffix : kCompressedTensors) {
       if (name.ends_with(suffix.ours)) {
         piece.entry.name =
@@ -69,7 +76,7 @@ std::vector<Piece> pieces_of(const Checkpoint& source,
     for (const char* suffix : {".weight", ".weight_scale", ".weight_scale_2", ".input_scale"}) {
       const std::string name = info.module + suffix;
       if (const auto found = finished.find(name); found != finished.end()) {
-        pieces.push_back(finished_piece(name, *found->second, layout));
+        pieces.push_back(finished_piece(name, found->second, layout));
       }
     }
   }
@@ -77,7 +84,7 @@ std::vector<Piece> pieces_of(const Checkpoint& source,
     return pieces;
   }
   if (const auto found = finished.find(unit.tensor); found != finished.end()) {
-    pieces.push_back(finished_piece(unit.tensor, *found->second, Layout::ModelOpt));
+    pieces.push_back(finished_piece(unit.tensor, found->second, Layout::ModelOpt));
   } else if (unit.convert) {
     pieces.push_back({unit.entries.front(), unit.tensor, nullptr, &*unit.convert, false});
   } else {

@@ -14,8 +14,13 @@
 
 namespace nibble::quantize {
 
-// Tensor name -> (file it is in).
-using FinishedTensors = std::map<std::string, const checkpoint::SafetensorsFile*, std::less<>>;
+// A tensor of a finished step, by its name in that step's file.
+struct FinishedTensor {
+  const checkpoint::SafetensorsFile* file = nullptr;
+  std::string stored;
+};
+// By the name it gets.
+using FinishedTensors = std::map<std::string, FinishedTensor, std::less<>>;
 
 // Writes the shards into `folder`; returns tensor -> shard.
 Result<std::map<std::string, std::string>> write_shards(const checkpoint::Checkpoint& source,

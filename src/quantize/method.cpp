@@ -25,6 +25,19 @@ std::string_view to_string(Method method) {
   return "";
 }
 
+std::string_view to_string(Precision precision) {
+  return precision == Precision::Fp8 ? "fp8" : "nvfp4";
+}
+
+Result<Precision> parse_precision(std::string_view text) {
+  for (const Precision precision : {Precision::Nvfp4, Precision::Fp8}) {
+    if (text == to_string(precision)) {
+      return precision;
+    }
+  }
+  return invalid("expected nvfp4 or fp8, found " + std::string(text), "precision");
+}
+
 Result<Method> parse_method(std::string_view text) {
   std::string known;
   for (const auto& [value, name] : kNames) {

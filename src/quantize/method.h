@@ -17,6 +17,14 @@ enum class Method : uint8_t {
   Full,         // and channel scales folded into norms, and v_proj by attention heads
 };
 
+// What a matrix is stored in.
+enum class Precision : uint8_t {
+  Nvfp4,  // 4.5 bits a weight
+  Fp8,    // E4M3 with one scale a matrix
+};
+std::string_view to_string(Precision precision);           // "nvfp4"
+Result<Precision> parse_precision(std::string_view text);  // errors list the names
+
 std::string_view to_string(Method method);           // "four-over-six"
 Result<Method> parse_method(std::string_view text);  // errors list the names
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,8 +22,10 @@
 #include "base/version.h"
 #include "checkpoint/checkpoint.h"
 #include "quantize/assemble.h"
+#include "quantize/budget.h"
 #include "quantize/calibrate.h"
 #include "quantize/folds.h"
+#include "quantize/fp8_weights.h"
 #include "quantize/plan.h"
 #include "quantize/report_html.h"
 #include "quantize/unit.h"
@@ -80,24 +83,33 @@ std::string describe_run(const QuantizeOptions& options, const Checkpoint& sourc
   for (const std::string& pattern : options.exclude) {
     excluded.emplace_back(pattern);
   }
+  json::array fp8;
+  for (const std::string& pattern : options.fp8) {
+    fp8.emplace_back(pattern);
+  }
   return json::serialize(json::object{{"format", kRunFormat},
                                       {"version", kVersion},
                                       {"cpu", to_string(detect_cpu_isa())},
                                       {"recipe", to_string(options.method)},
                                       {"exclude", std::move(excluded)},
+                                      {"fp8", std::move(fp8)},
+                                      {"both_forms", options.bits.has_value()},
+                                      {"head", options.head ? to_string(*options.head) : "kept"},
                                       {"tokens", options.calibration.size()},
                                       {"token_hash", hash},
                                       {"files", std::move(files)},
                                       {"config", source.config().raw}});
 }
 
-std::vector<std::string> excluded_modules(const Plan& plan, const Checkpoint& source) {
+std::vector<std::string> excluded_modules(const QuantizeOptions& options,
+                                          const Plan& plan,
+                                          const Checkpoint& source) {
   std::vector<std::string> names;
   for (const auto& [module, reason] : plan.kept) {
     names.push_back(module);
   }
   // A tied head is stored nowhere, but readers look for its name in the list.
-  if (source.config().tie_word_embeddings && !source.stores_linear("lm_head") &&
+  if (!options.head && source.config().tie_word_embeddings && !source.stores_linear("lm_head") &&
       std::find(names.begin(), names.end(), "lm_head") == names.end()) {
     names.emplace_back("lm_head");
   }
@@ -300,35 +312,128 @@ Result<std::vector<WorkFolder::Step>> read_steps(const WorkFolder& work,
   return steps;
 }
 
-Result<void> write_output(const QuantizeOptions& options,
-                          const Checkpoint& source,
-                          const Plan& plan,
-                          const std::vector<WorkFolder::Step>& steps,
-                          const std::string& folder,
-                          const QuantizeReport& report) {
-  FinishedTensors finished;
+// Decides for the groups that were made in both forms, sets the plan's units to what they are, and
+// returns the modules in FP8.
+std::set<std::string> settle_forms(const QuantizeOptions& options,
+                                   const std::vector<WorkFolder::Step>& steps,
+                                   Plan& plan) {
+  std::map<std::string, double> losses;  // of NVFP4, by module
   for (const WorkFolder::Step& step : steps) {
-    for (const auto& [name, info] : step.file.tensors()) {
-      if (!(options.weight_only && name.ends_with(".input_scale"))) {
-        finished.emplace(name, &step.file);
+    for (const TensorReport& report : step.reports) {
+      if (report.precision == Precision::Nvfp4) {
+        losses[report.module] =
+            report.relative_objective.value_or(report.relative_error * report.relative_error);
       }
     }
   }
+  std::vector<Unit*> units;
+  std::vector<BudgetItem> items;
+  for (std::vector<Unit>& shard : plan.shards) {
+    for (Unit& unit : shard) {
+      if (unit.linears.empty()) {
+        continue;
+      }
+      BudgetItem item;
+      item.fixed = !(unit.nvfp4 && unit.fp8);
+      item.bits = unit.nvfp4 ? kNvfp4Bits : kFp8Bits;
+      for (const LinearInfo& info : unit.linears) {
+        item.weights += info.n * info.k;
+        item.loss = std::max(item.loss, losses[info.module]);
+      }
+      units.push_back(&unit);
+      items.push_back(item);
+    }
+  }
+  const std::vector<bool> chosen = spend_budget(items, options.bits.value_or(kNvfp4Bits));
+  std::set<std::string> fp8;
+  for (size_t i = 0; i < units.size(); ++i) {
+    units[i]->fp8 = items[i].fixed ? units[i]->fp8 : chosen[i];
+    units[i]->nvfp4 = !units[i]->fp8;
+    for (const LinearInfo& info : units[i]->linears) {
+      if (units[i]->fp8) {
+        fp8.insert(info.module);
+      }
+    }
+  }
+  lay_out_again(options.max_shard_bytes, plan);
+  return fp8;
+}
+
+// "m.weight#fp8" -> ("m.weight", fp8).
+std::pair<std::string, bool> output_name(const std::string& stored) {
+  const bool fp8 = stored.ends_with(kFp8Suffix);
+  return {fp8 ? stored.substr(0, stored.size() - kFp8Suffix.size()) : stored, fp8};
+}
+
+FinishedTensors finished_tensors(const QuantizeOptions& options,
+                                 const std::vector<WorkFolder::Step>& steps,
+                                 const std::set<std::string>& fp8_modules) {
+  FinishedTensors finished;
+  for (const WorkFolder::Step& step : steps) {
+    for (const auto& [stored, info] : step.file.tensors()) {
+      const auto [name, fp8] = output_name(stored);
+      const bool wanted = fp8 == fp8_modules.contains(name.substr(0, name.rfind('.')));
+      if (wanted && !(options.weight_only && name.ends_with(".input_scale"))) {
+        finished.emplace(name, FinishedTensor{&step.file, stored});
+      }
+    }
+  }
+  return finished;
+}
+
+// Of the form that each matrix has in the end; FP8 keeps what NVFP4 would have lost.
+std::vector<TensorReport> settled_reports(const std::vector<WorkFolder::Step>& steps,
+                                          const std::set<std::string>& fp8_modules) {
+  std::map<std::string, TensorReport> reports;
+  std::map<std::string, std::pair<std::optional<double>, std::optional<double>>> objectives;
+  for (const WorkFolder::Step& step : steps) {
+    for (const TensorReport& report : step.reports) {
+      if ((report.precision == Precision::Fp8) == fp8_modules.contains(report.module)) {
+        reports[report.module] = report;
+      } else if (report.precision == Precision::Nvfp4) {
+        objectives[report.module] = {report.relative_objective, report.descent_gain};
+      }
+    }
+  }
+  std::vector<TensorReport> sorted;
+  for (auto& [module, report] : reports) {
+    if (const auto other = objectives.find(module); other != objectives.end()) {
+      std::tie(report.relative_objective, report.descent_gain) = other->second;
+    }
+    sorted.push_back(std::move(report));
+  }
+  return sorted;
+}
+
+Result<void> write_output(const QuantizeOptions& options,
+                          const Checkpoint& source,
+                          const Plan& plan,
+                          const FinishedTensors& finished,
+                          const std::string& folder,
+                          const QuantizeReport& report) {
   const auto weight_map = TRY(write_shards(source, plan, finished, options.layout, folder));
   if (plan.shards.size() > 1) {
     write_file_atomically(folder + "/model.safetensors.index.json",
                           pretty_json(shard_index(weight_map, plan.output_bytes)));
   }
-  const bool activations = needs_calibration(options.method) && !options.weight_only;
-  const OutputScheme scheme{options.layout, activations, excluded_modules(plan, source)};
+  OutputScheme scheme;
+  scheme.layout = options.layout;
+  scheme.activations = needs_calibration(options.method) && !options.weight_only;
+  scheme.excluded = excluded_modules(options, plan, source);
+  for (const TensorReport& tensor : report.tensors) {
+    (tensor.precision == Precision::Fp8 ? scheme.fp8 : scheme.nvfp4).push_back(tensor.module);
+  }
   copy_side_files(options.source, folder);
   write_file_atomically(folder + "/quantize_report.json", pretty_json(to_json(report)));
   write_file_atomically(folder + "/quantize_report.html", to_html(report));
   if (options.layout == Layout::ModelOpt) {
     write_file_atomically(folder + "/hf_quant_config.json", pretty_json(hf_quant_config(scheme)));
   }
-  write_file_atomically(folder + "/config.json",
-                        pretty_json(config_with_quantization(source.config().raw, scheme)));
+  json::object config = config_with_quantization(source.config().raw, scheme);
+  if (options.head) {
+    config["tie_word_embeddings"] = false;
+  }
+  write_file_atomically(folder + "/config.json", pretty_json(config));
   return {};
 }
 
@@ -342,8 +447,14 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
     return invalid("needs calibration text: give one, or take four-over-six",
                    "recipe " + std::string(to_string(options.method)));
   }
-  const Recipe recipe = TRY(Recipe::make(options.exclude));
-  const Plan plan = TRY(make_plan(source, recipe, options.max_shard_bytes));
+  if (options.bits) {
+    TRY(check_budget(*options.bits));
+  }
+  const Recipe recipe = TRY(Recipe::make(options.exclude, options.head.has_value()));
+  Plan plan = TRY(
+      make_plan(source,
+                recipe,
+                {options.max_shard_bytes, options.fp8, options.bits.has_value(), options.head}));
   TRY(check_destination(options, plan.output_bytes));
 
   Run run(options,
@@ -359,21 +470,18 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
   report.calibration = run.calibration();
   report.rounding = run.rounding();
   report.rounded_weights = run.rounded_weights();
+  const auto steps = TRY(read_steps(run.work(), plan, source.config().num_hidden_layers));
+  const std::set<std::string> fp8_modules = settle_forms(options, steps, plan);
+  report.tensors = settled_reports(steps, fp8_modules);
   report.kept = plan.kept;
   report.source_bytes = plan.source_bytes;
   report.output_bytes = plan.output_bytes;
   report.num_shards = static_cast<int>(plan.shards.size());
-  const auto steps = TRY(read_steps(run.work(), plan, source.config().num_hidden_layers));
-  for (const WorkFolder::Step& step : steps) {
-    report.tensors.insert(report.tensors.end(), step.reports.begin(), step.reports.end());
-  }
-  std::sort(report.tensors.begin(),
-            report.tensors.end(),
-            [](const TensorReport& a, const TensorReport& b) { return a.module < b.module; });
   const std::string folder = run.work().fresh_output();
   report.peak_bytes = peak_bytes();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  TRY(write_output(options, source, plan, steps, folder, report));
+  const FinishedTensors finished = finished_tensors(options, steps, fp8_modules);
+  TRY(write_output(options, source, plan, finished, folder, report));
   publish(folder, options.destination);
   run.work().remove();
   return report;

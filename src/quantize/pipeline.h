@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct QuantizeOptions {
   Method method = Method::FourOverSix;
   std::vector<int32_t> calibration;  // token ids, for the methods that need statistics
   std::vector<std::string> exclude;
+  std::vector<std::string> fp8;   // patterns of modules that become FP8
+  std::optional<double> bits;     // mean bits a weight: the most sensitive matrices become FP8
+  std::optional<Precision> head;  // quantize the output head too, untied where it is tied
   Layout layout = Layout::ModelOpt;
   bool weight_only = false;  // no input scales, although calibration knows them
   uint64_t max_shard_bytes = 4'000'000'000;

@@ -22,17 +22,22 @@ bool is_plain(const LinearInfo& info) {
   return info.format == LinearInfo::Format::Bf16 && info.stored == LinearInfo::Stored::AsFormat;
 }
 
-void add_entries(const LinearInfo& info, Unit& unit) {
-  unit.entries.push_back({info.module + ".weight", DType::U8, {info.n, info.k / 2}});
-  unit.entries.push_back(
-      {info.module + ".weight_scale", DType::E4M3, {info.n, info.k / quant::kBlockSize}});
-  unit.entries.push_back({info.module + ".weight_scale_2", DType::F32, {}});
+void add_entries(Unit& unit) {
+  unit.entries.clear();
+  for (const LinearInfo& info : unit.linears) {
+    if (unit.nvfp4) {
+      unit.entries.push_back({info.module + ".weight", DType::U8, {info.n, info.k / 2}});
+      unit.entries.push_back(
+          {info.module + ".weight_scale", DType::E4M3, {info.n, info.k / quant::kBlockSize}});
+      unit.entries.push_back({info.module + ".weight_scale_2", DType::F32, {}});
+    } else {
+      unit.entries.push_back({info.module + ".weight", DType::E4M3, {info.n, info.k}});
+      unit.entries.push_back({info.module + ".weight_scale", DType::F32, {}});
+    }
+  }
 }
 
 void finish_sizes(const Checkpoint& source, Unit& unit) {
-  for (const SafetensorsWriter::Entry& entry : unit.entries) {
-    unit.output_bytes += bytes_of(entry);
-  }
   for (const LinearInfo& info : unit.linears) {
     unit.source_bytes +=
         info.expert >= 0 ? info.size_bytes : source.find(info.weight)->size_bytes;  // of a stack
@@ -45,6 +50,13 @@ void finish_sizes(const Checkpoint& source, Unit& unit) {
 void place(std::vector<Unit> units, uint64_t max_shard_bytes, Plan& plan) {
   uint64_t in_shard = 0;
   for (Unit& unit : units) {
+    if (!unit.linears.empty()) {
+      add_entries(unit);
+    }
+    unit.output_bytes = 0;
+    for (const SafetensorsWriter::Entry& entry : unit.entries) {
+      unit.output_bytes += bytes_of(entry);
+    }
     if (plan.shards.empty() || (in_shard > 0 && in_shard + unit.output_bytes > max_shard_bytes)) {
       plan.shards.emplace_back();
       in_shard = 0;
@@ -56,9 +68,66 @@ void place(std::vector<Unit> units, uint64_t max_shard_bytes, Plan& plan) {
   }
 }
 
+// The head of a model with tied embeddings, as a linear of its own: the embedding stays beside it.
+Result<LinearInfo> tied_head(const Checkpoint& source) {
+  constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  const checkpoint::TensorInfo* table = source.find(kEmbedding);
+  const bool plain =
+      table != nullptr && table->shape.rank == 2 &&
+      (table->dtype == DType::BF16 || table->dtype == DType::F16 || table->dtype == DType::F32);
+  if (!source.config().tie_word_embeddings || !plain) {
+    return invalid("the model stores no output head and has no plain embedding that is tied to it",
+                   "lm-head");
+  }
+  LinearInfo info;
+  info.module = "lm_head";
+  info.weight = kEmbedding;
+  info.n = table->shape[0];
+  info.k = table->shape[1];
+  info.size_bytes = table->size_bytes;
+  return info;
+}
+
+// Sets the forms of every group of linears.
+Result<void> choose_forms(const PlanOptions& options, std::map<std::string, Unit>& units) {
+  for (auto& [key, unit] : units) {
+    unit.fp8 = options.candidates && !unit.linears.empty();
+  }
+  const auto only_fp8 = [](Unit& unit) {
+    unit.nvfp4 = false;
+    unit.fp8 = true;
+  };
+  for (const std::string& text : options.fp8) {
+    const auto pattern = TRY(checkpoint::NamePattern::compile(text));
+    bool matches = false;
+    for (auto& [key, unit] : units) {
+      for (const LinearInfo& info : unit.linears) {
+        if (pattern.matches(info.module)) {
+          matches = true;
+          only_fp8(unit);
+        }
+      }
+    }
+    if (!matches) {
+      return invalid("matches no linear that is quantized", "fp8 " + text);
+    }
+  }
+  if (options.head) {
+    const auto head = units.find("lm_head");
+    if (head == units.end()) {
+      return invalid("the model stores no lm_head", "lm-head");
+    }
+    head->second.fp8 = false;
+    if (*options.head == Precision::Fp8) {
+      only_fp8(head->second);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, uint64_t max_shard_bytes) {
+Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, const PlanOptions& options) {
   TRY(recipe.require_matches(source.linears()));
   Plan plan;
   std::map<std::string, Unit> units;  // by the first tensor or the group, so the order is fixed
@@ -75,7 +144,6 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, uint64_t 
     if (reason.empty()) {
       Unit& unit = units[scale_group(info.module)];
       unit.linears.push_back(info);
-      add_entries(info, unit);
       ++plan.num_quantized;
     } else {
       plan.kept.emplace_back(info.module, reason);
@@ -90,6 +158,9 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, uint64_t 
     for (const std::string& name : {info.weight, info.weight_scale, info.input_scale}) {
       written_elsewhere.insert(name);
     }
+  }
+  if (options.head && !source.stores_linear("lm_head")) {
+    units["lm_head"].linears.push_back(TRY(tied_head(source)));
   }
   if (plan.num_quantized == 0) {
     return invalid("no linear to quantize: " + std::to_string(plan.kept.size()) +
@@ -108,14 +179,28 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, uint64_t 
     unit.tensor = name;
     unit.entries.push_back({name, info.dtype, info.shape});
   }
+  TRY(choose_forms(options, units));
   std::vector<Unit> ordered;
   ordered.reserve(units.size());
   for (auto& [key, unit] : units) {
     finish_sizes(source, unit);
     ordered.push_back(std::move(unit));
   }
-  place(std::move(ordered), max_shard_bytes, plan);
+  place(std::move(ordered), options.max_shard_bytes, plan);
   return plan;
+}
+
+void lay_out_again(uint64_t max_shard_bytes, Plan& plan) {
+  std::vector<Unit> units;
+  for (std::vector<Unit>& shard : plan.shards) {
+    for (Unit& unit : shard) {
+      units.push_back(std::move(unit));
+    }
+  }
+  plan.shards.clear();
+  plan.source_bytes = 0;
+  plan.output_bytes = 0;
+  place(std::move(units), max_shard_bytes, plan);
 }
 
 }  // namespace nibble::quantize

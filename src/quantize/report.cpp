@@ -40,6 +40,7 @@ json::object to_json(const TensorReport& tensor) {
                       {"n", tensor.n},
                       {"k", tensor.k},
                       {"recipe", to_string(tensor.method)},
+                      {"precision", to_string(tensor.precision)},
                       {"amax", tensor.amax},
                       {"global_scale", tensor.global_scale},
                       {"relative_error", tensor.relative_error},
@@ -73,6 +74,7 @@ Result<TensorReport> parse_tensor_report(const json::value& value, const std::st
   tensor.n = TRY(object.get_int("n"));
   tensor.k = TRY(object.get_int("k"));
   tensor.method = TRY(parse_method(TRY(object.get_string("recipe"))));
+  tensor.precision = TRY(parse_precision(TRY(object.get_string("precision"))));
   tensor.amax = static_cast<float>(TRY(object.get_double("amax")));
   tensor.global_scale = static_cast<float>(TRY(object.get_double("global_scale")));
   tensor.relative_error = TRY(object.get_double("relative_error"));
@@ -127,10 +129,15 @@ json::object to_json(const QuantizeReport& report) {
 }
 
 std::string summary_text(const QuantizeReport& report) {
+  const auto fp8 =
+      std::count_if(report.tensors.begin(), report.tensors.end(), [](const TensorReport& tensor) {
+        return tensor.precision == Precision::Fp8;
+      });
   std::string text = fmt::format(
-      "{} linears to NVFP4 ({}), {} kept; {:.1f} MB -> {:.1f} MB in {} file{}, {:.1f} s\n",
-      report.tensors.size(),
+      "{} linears to NVFP4 ({}){}, {} kept; {:.1f} MB -> {:.1f} MB in {} file{}, {:.1f} s\n",
+      static_cast<int64_t>(report.tensors.size()) - fp8,
       to_string(report.method),
+      fp8 > 0 ? fmt::format(", {} to FP8", fp8) : std::string(),
       report.kept.size(),
       static_cast<double>(report.source_bytes) / kMegabyte,
       static_cast<double>(report.output_bytes) / kMegabyte,

@@ -27,6 +27,9 @@ struct TensorReport {
   int64_t smallest_scale = 0;  // other blocks at the smallest block scale: values lost to underflow
   std::array<int64_t, 16> scale_exponents{};  // blocks by exponent field of their E4M3 scale
   Method method = Method::Max;  // of this tensor; a fallback may differ from the recipe
+  // In FP8 the errors and the scale are of that form, the objective still of NVFP4 where that was
+  // tried.
+  Precision precision = Precision::Nvfp4;
   // With calibration: e^T H e / tr(W H W^T) with H = X^T X / tokens, e the rounding error.
   std::optional<double> relative_objective;
   std::optional<double> descent_gain;  // the objective after coordinate descent over before

@@ -9,6 +9,7 @@
 #include "quantize/encode.h"
 #include "quantize/encode_panels.h"
 #include "quantize/factor.h"
+#include "quantize/fp8_weights.h"
 
 namespace nibble::quantize {
 
@@ -79,13 +80,13 @@ class GroupEncoder {
   Factored factored_;
 };
 
-// amax / 2688 of what the group reads after the fold.
-float input_scale_of(const InputStatistics& input, const std::vector<float>* scale) {
+// The largest input of the group after the fold.
+float input_amax(const InputStatistics& input, const std::vector<float>* scale) {
   float amax = 0.0f;
   for (size_t i = 0; i < input.amax.size(); ++i) {
     amax = std::max(amax, scale == nullptr ? input.amax[i] : input.amax[i] / (*scale)[i]);
   }
-  return quant::global_scale_from_amax(amax);
+  return amax;
 }
 
 const std::vector<float>* find_scale(const LayerFolds* folds, const std::string& group) {
@@ -105,6 +106,97 @@ void append_matrix(const LinearInfo& info, const quant::Nvfp4Matrix& matrix, Uni
                                            std::span(matrix.block_scales)));
   result.tensors.push_back(stored<float>(
       info.module + ".weight_scale_2", DType::F32, {}, std::span(&matrix.global_scale, 1)));
+}
+
+std::optional<float> find_alpha(const LayerFolds& folds, const std::string& group) {
+  const auto found = folds.alphas.find(group);
+  return found == folds.alphas.end() ? std::nullopt : std::optional(found->second);
+}
+
+// What calibration knows about a unit; anything may be null.
+struct Known {
+  const LayerStatistics* statistics;
+  const InputStatistics* input;
+  const LayerFolds* folds;
+  const std::vector<float>* scale;  // of the columns
+};
+
+void append_nvfp4(const Unit& unit,
+                  Method method,
+                  const std::vector<SourceWeight>& weights,
+                  const std::vector<float>& amax,
+                  const Known& known,
+                  const Compute& compute,
+                  UnitResult& result) {
+  const float global = global_scale_of(method, *std::max_element(amax.begin(), amax.end()));
+  std::optional<GroupEncoder> encoder;
+  if (needs_calibration(method)) {
+    encoder.emplace(method, *known.input, known.scale, compute);
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const LinearInfo& info = unit.linears[i];
+    Encoded encoded;
+    if (encoder) {
+      const auto heads = known.statistics->value_heads.find(info.module);
+      encoded.matrix = quant::empty_matrix(info.n, info.k, global);
+      const std::optional<Objective> objective =
+          encoder->encode(info,
+                          weights[i].values(),
+                          heads == known.statistics->value_heads.end() ? nullptr : &heads->second,
+                          encoded.matrix);
+      encoded.report = report_of(weights[i], amax[i], encoded.matrix, compute.pool);
+      if (objective) {
+        encoded.report.relative_objective = objective->relative();
+        encoded.report.descent_gain =
+            objective->before > 0 ? objective->after / objective->before : 1.0;
+      }
+    } else {
+      encoded = encode_weight(weights[i], method, amax[i], global, compute.pool);
+    }
+    append_matrix(info, encoded.matrix, result);
+    if (known.input != nullptr) {
+      const float input_scale =
+          quant::global_scale_from_amax(input_amax(*known.input, known.scale));
+      encoded.report.input_scale = input_scale;
+      result.tensors.push_back(
+          stored<float>(info.module + ".input_scale", DType::F32, {}, std::span(&input_scale, 1)));
+    }
+    result.reports.push_back(std::move(encoded.report));
+  }
+}
+
+// The FP8 form of a unit.
+void append_fp8(const std::vector<SourceWeight>& weights,
+                const std::vector<float>& amax,
+                std::optional<float> largest_input,
+                const Compute& compute,
+                UnitResult& result) {
+  const float scale = fp8_scale(*std::max_element(amax.begin(), amax.end()));
+  const std::string suffix(kFp8Suffix);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const LinearInfo& info = weights[i].info();
+    const Fp8Matrix matrix = encode_fp8(weights[i], scale, compute.pool);
+    result.tensors.push_back(stored<uint8_t>(
+        info.module + ".weight" + suffix, DType::E4M3, {info.n, info.k}, std::span(matrix.codes)));
+    result.tensors.push_back(stored<float>(
+        info.module + ".weight_scale" + suffix, DType::F32, {}, std::span(&matrix.scale, 1)));
+    TensorReport report;
+    report.module = info.module;
+    report.n = info.n;
+    report.k = info.k;
+    report.precision = Precision::Fp8;
+    report.amax = amax[i];
+    report.global_scale = matrix.scale;
+    report.relative_error = matrix.relative_error;
+    report.max_error = matrix.max_error;
+    if (largest_input) {
+      const float input_scale = fp8_scale(*largest_input);
+      report.input_scale = input_scale;
+      result.tensors.push_back(stored<float>(
+          info.module + ".input_scale" + suffix, DType::F32, {}, std::span(&input_scale, 1)));
+    }
+    result.reports.push_back(std::move(report));
+  }
 }
 
 }  // namespace
@@ -139,49 +231,23 @@ Result<UnitResult> quantize_unit(const Checkpoint& source,
     }
     amax.push_back(TRY(weight_amax(weights.back(), compute.pool)));
   }
-  const float global = global_scale_of(used, *std::max_element(amax.begin(), amax.end()));
   const std::vector<float>* scale = find_scale(folds, group);
-  std::optional<GroupEncoder> encoder;
-  if (needs_calibration(used)) {
-    encoder.emplace(used, *input, scale, compute);
-  }
   UnitResult result;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const LinearInfo& info = unit.linears[i];
-    Encoded encoded;
-    std::optional<Objective> objective;
-    if (encoder) {
-      const std::vector<SquareMatrix>* heads = nullptr;
-      if (const auto found = statistics->value_heads.find(info.module);
-          found != statistics->value_heads.end()) {
-        heads = &found->second;
-      }
-      encoded.matrix = quant::empty_matrix(info.n, info.k, global);
-      objective = encoder->encode(info, weights[i].values(), heads, encoded.matrix);
-      encoded.report = report_of(weights[i], amax[i], encoded.matrix, compute.pool);
-    } else {
-      encoded = encode_weight(weights[i], used, amax[i], global, compute.pool);
-    }
-    TensorReport& report = encoded.report;
+  if (unit.nvfp4) {
+    append_nvfp4(unit, used, weights, amax, {statistics, input, folds, scale}, compute, result);
+  }
+  if (unit.fp8) {
+    append_fp8(weights,
+               amax,
+               input == nullptr ? std::nullopt : std::optional(input_amax(*input, scale)),
+               compute,
+               result);
+  }
+  const auto alpha = folds == nullptr ? std::optional<float>() : find_alpha(*folds, group);
+  for (TensorReport& report : result.reports) {
     report.method = used;
-    if (objective) {
-      report.relative_objective = objective->relative();
-      report.descent_gain = objective->before > 0 ? objective->after / objective->before : 1.0;
-    }
-    if (folds != nullptr) {
-      if (const auto alpha = folds->alphas.find(group); alpha != folds->alphas.end()) {
-        report.alpha = alpha->second;
-      }
-    }
-    append_matrix(info, encoded.matrix, result);
-    if (input != nullptr) {
-      report.calibration_tokens = input->tokens;
-      const float input_scale = input_scale_of(*input, scale);
-      report.input_scale = input_scale;
-      result.tensors.push_back(
-          stored<float>(info.module + ".input_scale", DType::F32, {}, std::span(&input_scale, 1)));
-    }
-    result.reports.push_back(std::move(report));
+    report.alpha = alpha;
+    report.calibration_tokens = input == nullptr ? 0 : input->tokens;
   }
   return result;
 }

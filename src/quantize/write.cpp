@@ -21,6 +21,18 @@ std::string_view algorithm_of(const OutputScheme& scheme) {
   return scheme.activations ? "NVFP4" : "W4A16_NVFP4";
 }
 
+// "quantized_layers" of MIXED_PRECISION.
+json::object layer_algorithms(const OutputScheme& scheme) {
+  json::object layers;
+  for (const std::string& module : scheme.nvfp4) {
+    layers[module] = json::object{{"quant_algo", algorithm_of(scheme)}, {"group_size", 16}};
+  }
+  for (const std::string& module : scheme.fp8) {
+    layers[module] = json::object{{"quant_algo", "FP8"}};
+  }
+  return layers;
+}
+
 json::array name_array(const std::vector<std::string>& names) {
   json::array array;
   for (const std::string& name : names) {
@@ -49,12 +61,33 @@ json::object compressed_tensors_config(const OutputScheme& scheme) {
   if (scheme.activations) {
     group["input_activations"] = fp4("local");
   }
+  json::object groups;
+  if (scheme.mixed()) {
+    const json::object fp8{{"num_bits", 8},
+                           {"type", "float"},
+                           {"strategy", "tensor"},
+                           {"symmetric", true},
+                           {"dynamic", false}};
+    json::object eight{{"targets", name_array(scheme.fp8)},
+                       {"format", "float-quantized"},
+                       {"weights", fp8},
+                       {"input_activations", nullptr},
+                       {"output_activations", nullptr}};
+    if (scheme.activations) {
+      eight["input_activations"] = fp8;
+    }
+    groups["group_0"] = std::move(eight);
+    group["targets"] = name_array(scheme.nvfp4);
+    groups["group_1"] = std::move(group);
+  } else {
+    groups["group_0"] = std::move(group);
+  }
   return {{"quant_method", "compressed-tensors"},
-          {"format", "nvfp4-pack-quantized"},
+          {"format", scheme.mixed() ? "mixed-precision" : "nvfp4-pack-quantized"},
           {"quantization_status", "compressed"},
           {"global_compression_ratio", nullptr},
           {"kv_cache_scheme", nullptr},
-          {"config_groups", json::object{{"group_0", std::move(group)}}},
+          {"config_groups", std::move(groups)},
           {"ignore", name_array(scheme.excluded)}};
 }
 
@@ -127,12 +160,15 @@ Result<Layout> parse_layout(std::string_view text) {
 }
 
 json::object hf_quant_config(const OutputScheme& scheme) {
-  return {{"producer", producer()},
-          {"quantization",
-           json::object{{"quant_algo", algorithm_of(scheme)},
-                        {"kv_cache_quant_algo", nullptr},
-                        {"group_size", 16},
-                        {"exclude_modules", name_array(scheme.excluded)}}}};
+  json::object quantization{
+      {"quant_algo", scheme.mixed() ? std::string_view("MIXED_PRECISION") : algorithm_of(scheme)},
+      {"kv_cache_quant_algo", nullptr},
+      {"group_size", 16},
+      {"exclude_modules", name_array(scheme.excluded)}};
+  if (scheme.mixed()) {
+    quantization["quantized_layers"] = layer_algorithms(scheme);
+  }
+  return {{"producer", producer()}, {"quantization", std::move(quantization)}};
 }
 
 json::object config_with_quantization(const json::object& source_config,
@@ -142,17 +178,33 @@ json::object config_with_quantization(const json::object& source_config,
     config["quantization_config"] = compressed_tensors_config(scheme);
     return config;
   }
+  const auto group_of = [&](const json::object& numbers, json::array targets) {
+    json::object group{{"weights", numbers}, {"targets", std::move(targets)}};
+    if (scheme.activations) {
+      group["input_activations"] = numbers;
+    }
+    return group;
+  };
   const json::object fp4{
       {"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
-  json::object group{{"weights", fp4}, {"targets", json::array{"Linear"}}};
-  if (scheme.activations) {
-    group["input_activations"] = fp4;
+  const json::object fp8{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+  json::object groups;
+  if (scheme.mixed()) {
+    groups["group_0"] = group_of(fp8, name_array(scheme.fp8));
+    groups["group_1"] = group_of(fp4, name_array(scheme.nvfp4));
+  } else {
+    groups["group_0"] = group_of(fp4, json::array{"Linear"});
   }
-  config["quantization_config"] = json::object{{"config_groups", json::object{{"group_0", group}}},
-                                               {"ignore", name_array(scheme.excluded)},
-                                               {"quant_algo", algorithm_of(scheme)},
-                                               {"producer", producer()},
-                                               {"quant_method", "modelopt"}};
+  json::object block{
+      {"config_groups", std::move(groups)},
+      {"ignore", name_array(scheme.excluded)},
+      {"quant_algo", scheme.mixed() ? std::string_view("MIXED_PRECISION") : algorithm_of(scheme)},
+      {"producer", producer()},
+      {"quant_method", "modelopt"}};
+  if (scheme.mixed()) {
+    block["quantized_layers"] = layer_algorithms(scheme);
+  }
+  config["quantization_config"] = std::move(block);
   return config;
 }
 

@@ -21,6 +21,12 @@ struct OutputScheme {
   Layout layout = Layout::ModelOpt;
   bool activations = false;           // input scales are stored: W4A4 is possible
   std::vector<std::string> excluded;  // modules in full precision
+  // Modules by what they are stored in, sorted. FP8 ones make it a mixed checkpoint, which names
+  // every module.
+  std::vector<std::string> nvfp4 = {};
+  std::vector<std::string> fp8 = {};
+
+  bool mixed() const { return !fp8.empty(); }
 };
 
 // {"producer", "quantization"}: hf_quant_config.json, of ModelOpt's layout alone.

@@ -18,7 +18,7 @@ constexpr uint64_t kNoLimit = uint64_t{1} << 40;
 
 TEST(Plan, EveryTensorIsWrittenExactlyOnce) {
   const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
-  const auto plan = make_plan(*source, *Recipe::make({}), kNoLimit);
+  const auto plan = make_plan(*source, *Recipe::make({}), {kNoLimit});
   ASSERT_TRUE(plan.has_value()) << plan.error().text();
   ASSERT_EQ(plan->shards.size(), 1u);
   std::set<std::string> names;
@@ -39,7 +39,7 @@ TEST(Plan, EveryTensorIsWrittenExactlyOnce) {
 TEST(Plan, GroupsShareAUnitAndShardsStayBelowTheLimit) {
   const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
   const uint64_t limit = 150'000;
-  const auto plan = make_plan(*source, *Recipe::make({}), limit);
+  const auto plan = make_plan(*source, *Recipe::make({}), {limit});
   ASSERT_GT(plan->shards.size(), 2u);
   size_t groups = 0;
   for (const auto& shard : plan->shards) {
@@ -55,12 +55,12 @@ TEST(Plan, GroupsShareAUnitAndShardsStayBelowTheLimit) {
 
 TEST(Plan, RefusesWhatIsNvfp4AlreadyAndWhatLeavesNothingToDo) {
   const auto done = checkpoint::Checkpoint::open(*test::any_golden_path("llama-nvfp4"));
-  EXPECT_THAT(make_plan(*done, *Recipe::make({}), kNoLimit).error().text(),
+  EXPECT_THAT(make_plan(*done, *Recipe::make({}), {kNoLimit}).error().text(),
               HasSubstr("the source is NVFP4 already"));
   const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
-  EXPECT_THAT(make_plan(*source, *Recipe::make({"*"}), kNoLimit).error().text(),
+  EXPECT_THAT(make_plan(*source, *Recipe::make({"*"}), {kNoLimit}).error().text(),
               HasSubstr("no linear to quantize"));
-  EXPECT_THAT(make_plan(*source, *Recipe::make({"*.down_prj"}), kNoLimit).error().text(),
+  EXPECT_THAT(make_plan(*source, *Recipe::make({"*.down_prj"}), {kNoLimit}).error().text(),
               HasSubstr("exclude *.down_prj: matches no linear"));
 }
 
