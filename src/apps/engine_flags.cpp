@@ -201,6 +201,19 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                 "compute decode steps kernel by kernel instead of replaying captured graphs")
       ->group("Scheduling");
   command
+      .add_flag(
+          "--disable-overlap-schedule",
+          flags.disable_overlap_schedule,
+          "begin a decode step only when the tokens of the one before are known (the same bits)")
+      ->group("Scheduling");
+  command
+      .add_flag(
+          "--reuse-generated-kv",
+          flags.reuse_generated_kv,
+          "cuda: prefixes may end in generated tokens; answers then depend on what is cached, "
+          "in the last bits")
+      ->group("Scheduling");
+  command
       .add_option("--cuda-graph-max-bs,--cuda-graph-max-bs-decode",
                   flags.cuda_graph_max_bs,
                   "largest batch with a captured graph; default: --max-running-requests")
@@ -250,6 +263,8 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   set_if_given(config.max_queued_requests, flags.max_queued_requests);
   config.prefix_cache = !flags.disable_radix_cache;
   config.decode_graphs = !flags.disable_cuda_graph;
+  config.overlap = !flags.disable_overlap_schedule;
+  config.reuse_generated_kv = flags.reuse_generated_kv;
   set_if_given(config.max_graph_requests, flags.cuda_graph_max_bs);
   return config;
 }

@@ -36,6 +36,8 @@ struct EngineFlags {
   int64_t max_queued_requests = 0;
   bool disable_radix_cache = false;
   bool disable_cuda_graph = false;
+  bool disable_overlap_schedule = false;
+  bool reuse_generated_kv = false;
   int64_t cuda_graph_max_bs = 0;
   std::string log_level = "info";
   std::string log_format = "text";

@@ -151,6 +151,8 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"page_size", config.page_size},
           {"disable_radix_cache", !config.prefix_cache},
           {"disable_cuda_graph", !config.decode_graphs},
+          {"disable_overlap_schedule", !config.overlap},
+          {"reuse_generated_kv", config.reuse_generated_kv},
           {"stream_interval", flags.stream_interval},
           {"reasoning_parser", flags.reasoning_parser},
           {"tool_call_parser", flags.tool_call_parser},

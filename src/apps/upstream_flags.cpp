@@ -45,7 +45,6 @@ constexpr UpstreamFlag kFlags[] = {
     {"--schedule-policy", true, "fcfs", "requests are admitted in the order they came"},
     {"--schedule-conservativeness", true, "", "pages are counted, not estimated"},
     {"--radix-eviction-policy", true, "lru", "the least recently used leaf is evicted first"},
-    {"--disable-overlap-schedule", false, "", "there is no overlap schedule"},
     {"--enable-mixed-chunk", false, "", "the scheduler decides"},
     {"--disable-chunked-prefix-cache", false, "", "the scheduler decides"},
     {"--disable-cuda-graph-padding", false, "", "the engine decides"},

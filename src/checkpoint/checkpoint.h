@@ -65,6 +65,18 @@ struct LinearData {
   std::optional<float> input_scale;
 };
 
+// Bytes of one of a checkpoint's files.
+struct FileRange {
+  size_t file_index = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t size_bytes = 0;
+};
+
+// Where the bytes of LinearData's weight and weight_scale are, for a matrix that is stored just so.
+struct PlainBytes {
+  FileRange weight, weight_scale;
+};
+
 struct Problem {
   enum class Severity : uint8_t { Warning, Error };
   Severity severity = Severity::Error;
@@ -126,6 +138,14 @@ class Checkpoint {
                             int64_t k,
                             std::string_view expected_from) const;
   Result<LinearData> read_linear(const LinearInfo& info) const;
+  // For loaders that bring the bytes themselves, without looking at the values: where the files
+  // hold what read_linear() would give for the matrix (or read_as() for the tensor, by its header),
+  // and the rest of what it would give. nullopt: it has to be converted.
+  std::optional<PlainBytes> plain_bytes(const LinearInfo& info) const;
+  std::optional<FileRange> plain_bytes(std::string_view name,
+                                       DType dtype,
+                                       const Shape& shape) const;
+  Result<LinearData> read_without_matrix(const LinearInfo& info) const;
   // Anything that makes `module` a linear is there, usable or not.
   bool stores_linear(std::string_view module) const;
   // One input factor a column, [k] in `dtype`; empty when the linear has none.
@@ -150,6 +170,7 @@ class Checkpoint {
   Result<float> read_scalar_of(const LinearInfo& info, const std::string& name) const;
   Error missing(std::string_view name, const std::string& expected) const;
   Result<void> decode_weight(const LinearInfo& info, LinearData& data) const;
+  Result<void> read_factors(const LinearInfo& info, LinearData& data) const;
   const LinearInfo* find_linear(std::string_view module) const;  // nullptr when absent
   // A quantized embedding table of this shape, or nullptr.
   const LinearInfo* find_table(std::string_view name, const Shape& shape) const;

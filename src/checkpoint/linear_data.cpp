@@ -265,6 +265,12 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
   }
   LinearData data;
   TRY(decode_weight(info, data));
+  TRY(read_factors(info, data));
+  return data;
+}
+
+// What comes beside the matrix.
+Result<void> Checkpoint::read_factors(const LinearInfo& info, LinearData& data) const {
   if (!info.input_scale.empty()) {
     const float value = TRY(read_scalar_of(info, info.input_scale));
     data.input_scale = info.inverse_scales ? 1.0f / value : value;
@@ -280,6 +286,59 @@ Result<LinearData> Checkpoint::read_linear(const LinearInfo& info) const {
     }
     data.bias_dtype = bias->dtype;
     data.bias = TRY(read_small_floats(info.bias, data.bias_dtype));
+  }
+  return {};
+}
+
+std::optional<FileRange> Checkpoint::plain_bytes(std::string_view name,
+                                                 DType dtype,
+                                                 const Shape& shape) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    return std::nullopt;
+  }
+  const auto& [file_index, info] = found->second;
+  if (!info.unusable.empty() || info.dtype != dtype || !(info.shape == shape) ||
+      find_table(name, shape) != nullptr) {
+    return std::nullopt;
+  }
+  return FileRange{file_index, info.offset_bytes, info.size_bytes};
+}
+
+std::optional<PlainBytes> Checkpoint::plain_bytes(const LinearInfo& info) const {
+  const bool nvfp4 = info.format == LinearInfo::Format::Nvfp4;
+  const bool bf16 = info.format == LinearInfo::Format::Bf16;
+  if ((!nvfp4 && !bf16) || info.stored != LinearInfo::Stored::AsFormat || info.online ||
+      info.expert >= 0 || (nvfp4 && info.group_size != 16)) {
+    return std::nullopt;
+  }
+  // The part's rows of a matrix stored row by row.
+  const auto rows_of_tensor = [&](const std::string& name) -> std::optional<FileRange> {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end() || (bf16 && found->second.second.dtype != DType::BF16)) {
+      return std::nullopt;
+    }
+    const auto& [file_index, tensor] = found->second;
+    const auto stored = static_cast<uint64_t>(info.stored_rows > 0 ? info.stored_rows : info.n);
+    const uint64_t row_bytes = tensor.size_bytes / stored;
+    return FileRange{file_index,
+                     tensor.offset_bytes + row_bytes * static_cast<uint64_t>(info.row_begin),
+                     row_bytes * static_cast<uint64_t>(info.n)};
+  };
+  const auto weight = rows_of_tensor(info.weight);
+  const auto scale = nvfp4 ? rows_of_tensor(info.weight_scale) : FileRange{};
+  return weight && scale ? std::optional(PlainBytes{*weight, *scale}) : std::nullopt;
+}
+
+Result<LinearData> Checkpoint::read_without_matrix(const LinearInfo& info) const {
+  LinearData data;
+  TRY(read_factors(info.stored_rows > 0 && info.expert < 0 ? whole_of(info) : info, data));
+  if (info.stored_rows > 0 && info.expert < 0 && !data.bias.empty()) {
+    data.bias = rows_of(info, std::move(data.bias));
+  }
+  if (info.format == LinearInfo::Format::Nvfp4) {
+    data.weight_dtype = DType::U8;
+    data.weight_scale_2 = info.global_scale;
   }
   return data;
 }

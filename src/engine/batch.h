@@ -9,7 +9,7 @@
 namespace nibble::engine {
 
 struct Slice {
-  Sequence* sequence = nullptr;
+  Sequence* sequence = nullptr;  // nullptr: it ended after the batch was made
   int64_t begin = 0;
   int64_t count = 0;
   bool samples = false;  // its last token is the sequence's last: the next one is wanted

@@ -33,6 +33,8 @@ struct EngineConfig {
   int64_t max_staging_bytes = -1;  // spare memory of a weight update; negative: what is free
   bool prefix_cache = true;
   bool decode_graphs = true;        // CUDA: replay decode steps from captured graphs
+  bool overlap = true;              // CUDA: decode steps begin before the tokens of the step before
+                                    // are known to the host
   int64_t max_graph_requests = 0;   // largest captured batch; 0: max_running_requests
   bool reuse_generated_kv = false;  // CUDA: let prefixes reuse KV that decode steps wrote; always
                                     // so on the CPU, where both kernels give the same bits

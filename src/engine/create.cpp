@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -128,22 +129,47 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   const auto begin = std::chrono::steady_clock::now();
   EngineConfig resolved = config;
   resolved.num_threads = num_threads_of(config);
+  auto since = begin;
+  const auto lap = [&since] {
+    const auto start = std::exchange(since, std::chrono::steady_clock::now());
+    return std::chrono::duration<double>(since - start).count();
+  };
   StreamOwner stream(resolved.device, resolved.num_threads);
+  const double device_seconds = lap();
   std::unique_ptr<model::Model> model =
       TRY(model::load_model(resolved.model_path, model_options(resolved), stream.get()));
   const model::ModelFacts& facts = model->facts();
   for (const std::string& line : facts.layer_table) {
     LOG(info, "layer", {"row", line});
   }
+  lap();
 
   const KvGeometry geometry{facts.layers, facts.kv_heads, facts.head_dim, resolved.page_size};
   const int64_t pages = TRY(choose_pages(resolved, geometry, facts.context_length));
   auto pool = std::make_unique<KvPool>(TRY(KvPool::create(geometry, pages, stream.get())));
+  const double cache_seconds = lap();
   const int64_t capacity = std::min(facts.context_length, pages * resolved.page_size);
   const RunnerLimits limits{
       resolved.chunked_prefill_size, resolved.max_running_requests, pool->pages_of(capacity)};
   auto runner = std::make_unique<Runner>(TRY(Runner::create(*model, limits, stream.get())));
+  const double scratch_seconds = lap();
   TRY(capture_graphs(resolved, *pool, *runner));
+  const double graph_seconds = lap();
+  const model::LoadTimes& times = model->load_times();
+  LOG(info,
+      "load phases",
+      {"device_seconds", device_seconds},
+      {"open_seconds", times.open_seconds},
+      {"kernels_seconds", times.declare_seconds},
+      {"weight_memory_seconds", times.allocate_seconds},
+      {"weights_seconds", times.weights.seconds},
+      {"of_them_waiting_for_reads", times.weights.wait_seconds},
+      {"streamed_bytes", static_cast<int64_t>(times.weights.streamed_bytes)},
+      {"pinned_bytes", static_cast<int64_t>(times.weights.pinned_bytes)},
+      {"staging_bytes", static_cast<int64_t>(times.weights.staging_bytes)},
+      {"kv_cache_seconds", cache_seconds},
+      {"scratch_seconds", scratch_seconds},
+      {"graphs_seconds", graph_seconds});
 
   ModelInfo info;
   info.model_path = resolved.model_path;

@@ -35,8 +35,7 @@ DecodeGraphs& DecodeGraphs::operator=(DecodeGraphs&& other) noexcept {
   std::swap(most_, other.most_);
   std::swap(max_pages_, other.max_pages_);
   std::swap(inputs_, other.inputs_);
-  std::swap(fields_, other.fields_);
-  std::swap(pages_, other.pages_);
+  std::swap(host_, other.host_);
   std::swap(memory_bytes_, other.memory_bytes_);
   return *this;
 }
@@ -90,6 +89,12 @@ Result<DecodeGraphs> DecodeGraphs::capture(const std::vector<int64_t>& sizes,
     all[static_cast<size_t>(kNumFields * graphs.most_ + i)] = static_cast<int32_t>(i);
   }
   graphs.inputs_ = TRY(Buffer::allocate("graph inputs", all.size() * sizeof(int32_t), stream));
+  for (PinnedMemory& host : graphs.host_) {
+    host = TRY(PinnedMemory::allocate(
+        "graph inputs",
+        static_cast<size_t>((kNumFields + max_pages_per_seq) * graphs.most_) * sizeof(int32_t),
+        stream.device));
+  }
   api.copy_to_device(graphs.inputs_.data(), all.data(), all.size() * sizeof(int32_t), stream);
   api.synchronize(stream);
 
@@ -115,7 +120,8 @@ bool DecodeGraphs::takes(const Batch& batch) const {
   return batch.decode && static_cast<int64_t>(batch.slices.size()) <= most_;
 }
 
-void DecodeGraphs::run(const Batch& batch, const KvPool& pool) {
+void DecodeGraphs::run(
+    const Batch& batch, const KvPool& pool, int turn, const Feed* feed, const SmallOps& ops) {
   const auto count = static_cast<int64_t>(batch.slices.size());
   const auto graph = std::find_if(
       graphs_.begin(), graphs_.end(), [count](const Graph& g) { return g.size >= count; });
@@ -127,32 +133,47 @@ void DecodeGraphs::run(const Batch& batch, const KvPool& pool) {
   }
   CHECK(width <= max_pages_, "a sequence exceeds what the graphs were captured for");
 
-  fields_.assign(static_cast<size_t>(kNumFields * most_), 0);
-  std::fill_n(fields_.begin() + kSlots * most_, most_, -1);
-  pages_.assign(static_cast<size_t>(count * width), 0);
+  auto* fields = reinterpret_cast<int32_t*>(host_[static_cast<size_t>(turn)].data());
+  int32_t* pages = fields + kNumFields * most_;
+  std::fill_n(fields, kNumFields * most_, 0);
+  std::fill_n(fields + kSlots * most_, most_, -1);
+  std::fill_n(fields + kSources * most_, most_, -1);
+  std::fill_n(pages, count * width, 0);
   for (int64_t i = 0; i < count; ++i) {
     const Slice& slice = batch.slices[static_cast<size_t>(i)];
     const Sequence& sequence = *slice.sequence;
     const auto set = [&](Field field, int64_t value) {
-      fields_[static_cast<size_t>(field * most_ + i)] = static_cast<int32_t>(value);
+      fields[field * most_ + i] = static_cast<int32_t>(value);
     };
     const int64_t page = sequence.pages[static_cast<size_t>(slice.begin / page_size)];
-    set(kTokens, sequence.tokens[static_cast<size_t>(slice.begin)]);
+    if (feed != nullptr) {
+      set(kSources, feed->rows[static_cast<size_t>(i)]);
+    } else {
+      set(kTokens, sequence.tokens[static_cast<size_t>(slice.begin)]);
+    }
     set(kPositions, slice.begin);
     set(kSlots, page * page_size + slice.begin % page_size);
     set(kLengths, slice.begin + 1);
-    std::copy_n(sequence.pages.begin(), pool.pages_of(slice.begin + 1), pages_.begin() + i * width);
+    std::copy_n(sequence.pages.begin(), pool.pages_of(slice.begin + 1), pages + i * width);
   }
   const DeviceApi& api = device_api(stream_.device);
   auto* to = static_cast<int32_t*>(inputs_.data());
-  api.copy_to_device(to, fields_.data(), fields_.size() * sizeof(int32_t), stream_);
+  api.copy_to_device(
+      to, fields, static_cast<size_t>(kNumFields * most_) * sizeof(int32_t), stream_);
   api.copy_rows_to_device(to + (kNumFields + 1) * most_ + 1,
                           static_cast<size_t>(max_pages_) * sizeof(int32_t),
-                          pages_.data(),
+                          pages,
                           static_cast<size_t>(width) * sizeof(int32_t),
                           static_cast<size_t>(width) * sizeof(int32_t),
                           static_cast<size_t>(count),
                           stream_);
+  if (feed != nullptr) {
+    const auto ints = [&](Field field) {
+      return inputs_.view(
+          DType::I32, {count}, static_cast<size_t>(field * most_) * sizeof(int32_t));
+    };
+    ops.take_drawn(feed->results, ints(kSources), ints(kTokens), stream_);
+  }
   api.launch_graph(graph->handle, stream_);
 }
 

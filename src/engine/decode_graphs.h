@@ -5,6 +5,7 @@
 // Owned and used by the engine thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/kv_pool.h"
 #include "model/model.h"
 #include "tensor/buffer.h"
+#include "tensor/pinned_memory.h"
 
 namespace nibble::engine {
 
@@ -41,8 +43,15 @@ class DecodeGraphs {
                                       const Step& step);
 
   bool takes(const Batch& batch) const;
-  // Enqueues the step of a batch that it takes: row i is that of slice i.
-  void run(const Batch& batch, const KvPool& pool);
+  // Where the tokens of a batch come from that the host does not know yet: slice i's is that of
+  // results[rows[i]], drawn by the step before.
+  struct Feed {
+    Tensor results;
+    std::vector<int32_t> rows;
+  };
+  // Enqueues the step of a batch that it takes: row i is that of slice i. turn: 0 or 1; the step
+  // that was enqueued with the same turn before has to be over.
+  void run(const Batch& batch, const KvPool& pool, int turn, const Feed* feed, const SmallOps& ops);
 
   size_t count() const { return graphs_.size(); }
   size_t memory_bytes() const { return memory_bytes_; }  // what capturing took on the device
@@ -56,15 +65,15 @@ class DecodeGraphs {
   void clear() noexcept;
 
   // Fields of a step, each `most_` i32 one after another; then q_begin, rows and the page table.
-  enum Field { kTokens, kPositions, kSlots, kLengths, kNumFields };
+  // kSources: of tokens that are fed.
+  enum Field { kTokens, kPositions, kSlots, kLengths, kSources, kNumFields };
 
   Stream stream_;
   std::vector<Graph> graphs_;  // by size
   int64_t most_ = 0;
   int64_t max_pages_ = 0;
   Buffer inputs_;
-  std::vector<int32_t> fields_;
-  std::vector<int32_t> pages_;
+  std::array<PinnedMemory, 2> host_;  // by turn: the fields, then rows of pages
   size_t memory_bytes_ = 0;
 };
 

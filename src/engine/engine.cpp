@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -61,7 +62,7 @@ bool EngineImpl::post(Command command) {
 
 std::vector<EngineImpl::Command> EngineImpl::wait_for_commands() {
   std::unique_lock lock(mutex_);
-  if (!can_step()) {
+  if (!can_step() && !flying_) {
     const auto ready = [this] { return !commands_.empty(); };
     if (flush_ != nullptr) {
       wake_.wait_until(lock, flush_->deadline, ready);
@@ -81,11 +82,15 @@ void EngineImpl::loop() noexcept {
   Error why{ErrorCode::Cancelled, "the server is shutting down", {}};
   try {
     while (!stopping_) {
-      for (Command& command : wait_for_commands()) {
+      std::vector<Command> commands = wait_for_commands();
+      if (!commands.empty() && flying_) {
+        land(false);  // commands come between two steps
+      }
+      for (Command& command : commands) {
         command();
       }
       settle();
-      if (can_step() && !stopping_) {
+      if ((can_step() || flying_) && !stopping_) {
         step();
         settle();  // the step may have been what a commit or a flush waited for
       }
@@ -101,6 +106,10 @@ void EngineImpl::loop() noexcept {
     why = Error{ErrorCode::Internal, failure.what(), {}};
     LOG(error, "the engine stopped", {"why", failure.what()});
   }
+  if (flying_ && healthy_) {
+    parts_.runner->abandon();
+  }
+  flying_.reset();
   end_all(healthy_ ? FinishReason::Abort : FinishReason::Error, why);
   fail_pending(why);
   std::deque<Command> dropped;
@@ -122,37 +131,182 @@ bool EngineImpl::can_step() const {
 }
 
 void EngineImpl::step() {
-  const std::optional<Batch> batch = scheduler_.next();
-  if (!batch) {
-    return;
+  if (!flying_) {
+    std::optional<Batch> batch = scheduler_.next();
+    if (!batch) {
+      return;
+    }
+    if (!parts_.runner->starts(*batch)) {
+      return run_whole(*batch);
+    }
+    take_off(std::move(*batch));
   }
+  land(true);
+}
+
+void EngineImpl::run_whole(const Batch& batch) {
   const Clock::time_point begin = Clock::now();
-  std::vector<std::optional<int32_t>> tokens(batch->slices.size());
-  std::vector<PositionLogprobs> logprobs(batch->slices.size());
-  const auto consume = [&](std::span<const LogitRow> rows) {
-    sample_block(*batch, rows, tokens, logprobs);
-  };
+  Sampling sampled;
   const auto choose = [&](size_t slice, int64_t position) -> std::optional<DrawRequest> {
-    const Sequence& sequence = *batch->slices[slice].sequence;
+    const Sequence& sequence = *batch.slices[slice].sequence;
     const bool of_prompt = position + 1 < sequence.prompt_tokens;
     return of_prompt ? std::nullopt : draw_request(sequence);
   };
-  parts_.runner->run(*batch, *parts_.pool, consume, choose);
-  std::vector<StepResult> results = scheduler_.commit(*batch, tokens);
-  if (batch->decode) {
-    const std::chrono::duration<double> seconds = Clock::now() - begin;
-    decode_rate_ = static_cast<double>(batch->slices.size()) / seconds.count();
+  parts_.runner->run(
+      batch,
+      *parts_.pool,
+      [&](std::span<const LogitRow> rows) { sample_block(batch, rows, sampled); },
+      choose);
+  Committed committed = commit(batch, sampled, begin);
+  publish();  // who sees the last output sees the pages free
+  deliver_all(std::move(committed), std::move(sampled));
+}
+
+// ---- steps that begin before the one before is over ----
+
+bool EngineImpl::runs_ahead() const {
+  if (!parts_.config.overlap || stopping_ || commit_ != nullptr || flush_ != nullptr ||
+      !can_step()) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  return commands_.empty();
+}
+
+void EngineImpl::take_off(Batch batch) {
+  flying_ = Flying{std::move(batch), 0, Clock::now()};
+  parts_.runner->start(
+      flying_->batch, *parts_.pool, flying_->turn, [this](size_t slice, int64_t /*position*/) {
+        return draw_request(*flying_->batch.slices[slice].sequence);
+      });
+}
+
+void EngineImpl::go_on_from(const Flying& now) {
+  const auto drawn_by_device = [](const Slice& slice) {
+    if (slice.sequence == nullptr) {
+      return true;
+    }
+    const auto request = draw_request(*slice.sequence, 1);
+    return request && request->candidates == 0;
+  };
+  const std::vector<Slice>& slices = now.batch.slices;
+  if (!parts_.runner->draws_all(now.turn) ||
+      !std::all_of(slices.begin(), slices.end(), drawn_by_device)) {
+    return;
+  }
+  std::optional<Batch> batch = scheduler_.next_after(now.batch);
+  if (!batch) {
+    return;
+  }
+  std::vector<int32_t> rows;  // of `now`, whose order is kept
+  for (const Slice& slice : batch->slices) {
+    auto row = static_cast<size_t>(rows.empty() ? 0 : rows.back() + 1);
+    while (slices[row].sequence != slice.sequence) {
+      ++row;
+    }
+    rows.push_back(static_cast<int32_t>(row));
+  }
+  flying_ = Flying{std::move(*batch), 1 - now.turn, Clock::now()};
+  parts_.runner->start_after(
+      flying_->batch,
+      *parts_.pool,
+      flying_->turn,
+      [this](size_t slice, int64_t /*position*/) {
+        return draw_request(*flying_->batch.slices[slice].sequence, 1);
+      },
+      now.turn,
+      std::move(rows));
+}
+
+void EngineImpl::land(bool go_on) {
+  const Flying now = std::move(*flying_);
+  flying_.reset();
+  const bool ahead = go_on && runs_ahead();
+  if (ahead) {
+    go_on_from(now);
+  }
+  Sampling sampled;
+  parts_.runner->finish(
+      now.turn, [&](std::span<const LogitRow> rows) { sample_block(now.batch, rows, sampled); });
+  Committed committed = commit(now.batch, sampled, now.begin);
+  for (size_t i = 0; i < committed.results.size() && flying_; ++i) {
+    if (committed.results[i].finished != nullptr || committed.lost[i] != nullptr) {
+      for (Slice& slice : flying_->batch.slices) {
+        if (slice.sequence == now.batch.slices[i].sequence) {
+          slice.sequence = nullptr;
+        }
+      }
+    }
+  }
+  // Otherwise the device waits for what comes next; the sinks need not be waited for.
+  std::optional<Batch> next;
+  if (ahead && !flying_ && can_step()) {
+    next = scheduler_.next();
+    if (next && parts_.runner->starts(*next)) {
+      take_off(std::move(*next));
+      next.reset();
+    }
   }
   publish();  // who sees the last output sees the pages free
-  for (size_t i = 0; i < results.size(); ++i) {
-    deliver(std::move(results[i]), std::move(logprobs[i]));
+  deliver_all(std::move(committed), std::move(sampled));
+  if (next) {
+    run_whole(*next);
+  }
+}
+
+EngineImpl::Committed EngineImpl::commit(const Batch& batch,
+                                         const Sampling& sampled,
+                                         Clock::time_point begin) {
+  Committed committed;
+  std::vector<std::optional<int32_t>> tokens = sampled.tokens;
+  tokens.resize(batch.slices.size());
+  committed.results = scheduler_.commit(batch, tokens);
+  committed.lost.resize(batch.slices.size());
+  int64_t computed = 0;
+  for (size_t i = 0; i < committed.results.size(); ++i) {
+    const StepResult& result = committed.results[i];
+    if (result.sequence == nullptr) {
+      continue;
+    }
+    ++computed;
+    // The last row of the prompt, or of what follows it, gave no token.
+    if (!result.token && result.finish == FinishReason::None &&
+        result.sequence->computed == result.sequence->num_tokens()) {
+      committed.lost[i] = scheduler_.drop(result.sequence);
+    }
+  }
+  const Clock::time_point now = Clock::now();
+  if (batch.decode && computed > 0) {
+    const std::chrono::duration<double> seconds = now - std::max(begin, last_landing_);
+    decode_rate_ = static_cast<double>(computed) / seconds.count();
+  }
+  last_landing_ = now;
+  return committed;
+}
+
+void EngineImpl::deliver_all(Committed committed, Sampling sampled) {
+  sampled.logprobs.resize(committed.results.size());
+  for (size_t i = 0; i < committed.results.size(); ++i) {
+    if (committed.results[i].sequence != nullptr) {
+      deliver(std::move(committed.results[i]),
+              std::move(committed.lost[i]),
+              std::move(sampled.logprobs[i]));
+    }
   }
 }
 
 void EngineImpl::sample_block(const Batch& batch,
-                              std::span<const LogitRow> rows,
-                              std::vector<std::optional<int32_t>>& tokens,
-                              std::vector<PositionLogprobs>& logprobs) {
+                              std::span<const LogitRow> all_rows,
+                              Sampling& sampled) {
+  std::vector<std::optional<int32_t>>& tokens = sampled.tokens;
+  std::vector<PositionLogprobs>& logprobs = sampled.logprobs;
+  tokens.resize(batch.slices.size());
+  logprobs.resize(batch.slices.size());
+  std::vector<LogitRow> rows;  // of sequences that have not ended meanwhile
+  rows.reserve(all_rows.size());
+  std::copy_if(all_rows.begin(), all_rows.end(), std::back_inserter(rows), [&](const auto& row) {
+    return batch.slices[row.slice].sequence != nullptr;
+  });
   // Masks are filled on this thread; rows are independent and may run on the kernels' pool.
   std::vector<std::vector<uint32_t>> masks(rows.size());
   std::vector<PositionLogprobs> of_prompt(rows.size());
@@ -177,19 +331,19 @@ void EngineImpl::sample_block(const Batch& batch,
         const int32_t next = sequence.tokens[static_cast<size_t>(row.position) + 1];
         of_prompt[i] = prompt_logprobs(row.logits, next, sequence.request.logprobs);
       } else {
-        std::optional<Sampled> sampled;
+        std::optional<Sampled> one;
         if (row.drawn) {
           const auto request = draw_request(sequence);
           CHECK(request.has_value(), "a row was drawn that only the host can draw");
-          sampled =
+          one =
               sampled_from(*request, *row.drawn, row.candidates, parts_.info.vocab_size, sequence);
         }
-        if (!sampled) {
-          sampled = sample(
+        if (!one) {
+          one = sample(
               row.drawn ? row.fetch() : row.logits, sequence, masks[i], source_.eos_token_ids);
         }
-        tokens[row.slice] = sampled->token;
-        logprobs[row.slice] = std::move(sampled->logprobs);
+        tokens[row.slice] = one->token;
+        logprobs[row.slice] = std::move(one->logprobs);
       }
     }
   };
@@ -232,17 +386,18 @@ Output EngineImpl::output_of(Sequence& sequence) const {
   return output;
 }
 
-void EngineImpl::deliver(StepResult result, PositionLogprobs logprobs) {
+void EngineImpl::deliver(StepResult result,
+                         std::unique_ptr<Sequence> lost,
+                         PositionLogprobs logprobs) {
+  if (lost != nullptr) {
+    return end(std::move(lost),
+               FinishReason::Error,
+               Error{ErrorCode::Internal, "the model computed logits that are not finite", {}});
+  }
   Sequence& sequence = *result.sequence;
   const bool prefill_only = result.finish != FinishReason::None && !result.token;
   if (!result.token && !prefill_only) {
-    // Either more prompt is to come, or the last row of the prompt gave no token.
-    if (sequence.computed == sequence.num_tokens()) {
-      end(scheduler_.drop(&sequence),
-          FinishReason::Error,
-          Error{ErrorCode::Internal, "the model computed logits that are not finite", {}});
-    }
-    return;
+    return;  // more prompt is to come
   }
   Output output = output_of(sequence);
   if (result.token) {

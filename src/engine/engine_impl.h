@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -76,11 +77,30 @@ class EngineImpl final : public Engine {
   std::vector<Command> wait_for_commands();
   bool can_step() const;
   void step();
-  void sample_block(const Batch& batch,
-                    std::span<const LogitRow> rows,
-                    std::vector<std::optional<int32_t>>& tokens,
-                    std::vector<PositionLogprobs>& logprobs);
-  void deliver(StepResult result, PositionLogprobs logprobs);
+  void run_whole(const Batch& batch);
+  // A step that the device computes while this thread goes on.
+  struct Flying {
+    Batch batch;
+    int turn = 0;  // of the runner
+    Clock::time_point begin;
+  };
+  bool runs_ahead() const;
+  void take_off(Batch batch);
+  void go_on_from(const Flying& now);  // takes off with tokens that are not known yet, if it can
+  // Completes the step that flies. go_on: after, or before, the next one has taken off.
+  void land(bool go_on);
+  struct Sampling {
+    std::vector<std::optional<int32_t>> tokens;  // by slice
+    std::vector<PositionLogprobs> logprobs;
+  };
+  struct Committed {
+    std::vector<StepResult> results;
+    std::vector<std::unique_ptr<Sequence>> lost;  // by slice: its logits were not finite
+  };
+  Committed commit(const Batch& batch, const Sampling& sampled, Clock::time_point begin);
+  void deliver_all(Committed committed, Sampling sampled);
+  void sample_block(const Batch& batch, std::span<const LogitRow> rows, Sampling& sampled);
+  void deliver(StepResult result, std::unique_ptr<Sequence> lost, PositionLogprobs logprobs);
   void end(std::unique_ptr<Sequence> sequence, FinishReason reason, Error error);
   void end_all(FinishReason reason, const Error& error);
   Output output_of(Sequence& sequence) const;
@@ -112,6 +132,8 @@ class EngineImpl final : public Engine {
   Parts parts_;
   PrefixCache cache_;
   Scheduler scheduler_;
+  std::optional<Flying> flying_;
+  Clock::time_point last_landing_;
   std::vector<std::unique_ptr<Sequence>> held_;  // arrived while a commit waits
   bool paused_ = false;
   bool stopping_ = false;

@@ -79,11 +79,16 @@ Result<Runner> Runner::create(const model::Model& model,
   const size_t logit_bytes = block * static_cast<size_t>(vocab) * sizeof(float);
   runner.logits_ = TRY(Buffer::allocate("logits", logit_bytes, stream));
   if (!is_host) {
-    runner.host_logits_ = TRY(runner.pin(logit_bytes));
+    runner.host_logits_ = TRY(PinnedMemory::allocate("logits", logit_bytes, stream.device));
   }
   if (ops.draw_tokens != nullptr) {
     const size_t both = block * (sizeof(DrawRequest) + sizeof(DrawResult) + kCandidateBytes);
-    runner.host_drawing_ = TRY(runner.pin(both));
+    for (Flight& flight : runner.flights_) {
+      flight.drawing = TRY(PinnedMemory::allocate("drawing", both, stream.device));
+      if (device_api(stream.device).create_event != nullptr) {
+        flight.arrived.emplace(stream.device);
+      }
+    }
     runner.drawing_ = TRY(
         Buffer::allocate("drawing",
                          both + static_cast<size_t>(ops.draw_workspace_bytes(runner.logit_block_)),
@@ -92,18 +97,18 @@ Result<Runner> Runner::create(const model::Model& model,
   return runner;
 }
 
-void Runner::Unpin::operator()(std::byte* memory) const {
-  device_api(device).release_pinned(memory);
+Runner::Flight::Event::Event(Device of) : device(of), handle(device_api(of).create_event(of)) {}
+
+Runner::Flight::Event& Runner::Flight::Event::operator=(Event&& other) noexcept {
+  std::swap(device, other.device);
+  std::swap(handle, other.handle);
+  return *this;
 }
 
-Result<Runner::Pinned> Runner::pin(size_t size_bytes) const {
-  void* memory = device_api(stream_.device).allocate_pinned(size_bytes);
-  if (memory == nullptr) {
-    return fail(ErrorCode::Overloaded,
-                "not enough host memory: " + std::to_string(size_bytes) + " bytes wanted",
-                "pinned buffers");
+Runner::Flight::Event::~Event() {
+  if (handle != nullptr) {
+    device_api(device).destroy_event(handle);
   }
-  return Pinned(static_cast<std::byte*>(memory), Unpin{stream_.device});
 }
 
 size_t Runner::output_bytes() const {
@@ -191,96 +196,116 @@ std::vector<Runner::Wanted> Runner::fill_inputs(const Batch& batch, const KvPool
   return wanted;
 }
 
-void Runner::hand_out(std::span<const Wanted> wanted,
-                      const Tensor& logits,
-                      const Consume& consume,
-                      const Choose& choose) {
+// ---- rows of logits ----
+
+DrawResult* Runner::results_of(const Flight& flight) const {
+  return reinterpret_cast<DrawResult*>(flight.requests() + logit_block_);
+}
+
+DrawCandidate* Runner::candidates_of(const Flight& flight) const {
+  return reinterpret_cast<DrawCandidate*>(results_of(flight) + logit_block_);
+}
+
+Tensor Runner::device_results(int64_t rows) const {
+  return drawing_.view(DType::U8,
+                       {rows * static_cast<int64_t>(sizeof(DrawResult))},
+                       static_cast<size_t>(logit_block_) * sizeof(DrawRequest));
+}
+
+void Runner::send(Flight& flight,
+                  std::span<const Wanted> wanted,
+                  const Tensor& logits,
+                  const Choose& choose) {
   const DeviceApi& api = device_api(stream_.device);
   const SmallOps& ops = small_ops(stream_.device.kind, model_->facts().isa);
   const int64_t rows = logits.shape[0];
   const int64_t vocab = logits.shape[1];
-  const bool draws = ops.draw_tokens != nullptr && choose;
-  std::vector<bool> drawn(wanted.size(), false);
-  auto* requests = reinterpret_cast<DrawRequest*>(host_drawing_.get());
-  auto* results = reinterpret_cast<DrawResult*>(requests + (draws ? logit_block_ : 0));
-  const auto* candidates =
-      reinterpret_cast<const DrawCandidate*>(results + (draws ? logit_block_ : 0));
+  flight.wanted.assign(wanted.begin(), wanted.end());
+  flight.drawn.assign(wanted.size(), false);
+  flight.logits = logits;
   bool any = false;
   bool filters = false;
-  if (draws) {
-    std::fill_n(requests, rows, DrawRequest{});
+  if (ops.draw_tokens != nullptr && choose) {
+    std::fill_n(flight.requests(), rows, DrawRequest{});
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (const auto request = choose(wanted[i].slice, wanted[i].position)) {
-        requests[wanted[i].row] = *request;
-        drawn[i] = true;
+        flight.requests()[wanted[i].row] = *request;
+        flight.drawn[i] = true;
         any = true;
         filters = filters || request->candidates != 0;
       }
     }
   }
+  flight.draws_all =
+      any && !filters &&
+      std::find(flight.drawn.begin(), flight.drawn.end(), false) == flight.drawn.end();
   if (any) {
     const auto block = static_cast<size_t>(logit_block_);
     const auto count = static_cast<size_t>(rows);
-    const size_t results_at = block * sizeof(DrawRequest);
-    const size_t candidates_at = results_at + block * sizeof(DrawResult);
+    const size_t candidates_at = block * (sizeof(DrawRequest) + sizeof(DrawResult));
     const size_t workspace_at = candidates_at + block * kCandidateBytes;
     const auto part = [this](size_t at, size_t size_bytes) {
       return drawing_.view(DType::U8, {static_cast<int64_t>(size_bytes)}, at);
     };
-    const Tensor device_results = part(results_at, count * sizeof(DrawResult));
-    api.copy_to_device(drawing_.data(), requests, count * sizeof(DrawRequest), stream_);
+    const Tensor candidates = part(candidates_at, count * kCandidateBytes);
+    api.copy_to_device(drawing_.data(), flight.requests(), count * sizeof(DrawRequest), stream_);
     ops.draw_tokens(logits,
                     part(0, count * sizeof(DrawRequest)),
                     part(workspace_at, drawing_.size_bytes() - workspace_at),
-                    device_results,
-                    filters ? part(candidates_at, count * kCandidateBytes) : Tensor{},
+                    device_results(rows),
+                    filters ? candidates : Tensor{},
                     stream_);
     if (filters) {
-      api.copy_to_host(const_cast<DrawCandidate*>(candidates),
-                       part(candidates_at, count * kCandidateBytes).data,
-                       count * kCandidateBytes,
+      api.copy_to_host(candidates_of(flight), candidates.data, count * kCandidateBytes, stream_);
+    }
+    api.copy_to_host(
+        results_of(flight), device_results(rows).data, count * sizeof(DrawResult), stream_);
+  }
+  for (size_t i = 0; i < wanted.size() && host_logits_.data() != nullptr; ++i) {
+    if (!flight.drawn[i]) {
+      const int64_t at = wanted[i].row * vocab;
+      api.copy_to_host(reinterpret_cast<float*>(host_logits_.data()) + at,
+                       logits.as<float>() + at,
+                       static_cast<size_t>(vocab) * sizeof(float),
                        stream_);
     }
-    api.copy_to_host(results, device_results.data, count * sizeof(DrawResult), stream_);
   }
-  const auto* host = static_cast<const float*>(logits.data);
-  if (host_logits_ != nullptr) {
-    auto* copies = reinterpret_cast<float*>(host_logits_.get());
-    host = copies;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (!drawn[i]) {
-        const int64_t at = wanted[i].row * vocab;
-        api.copy_to_host(copies + at,
-                         logits.as<float>() + at,
-                         static_cast<size_t>(vocab) * sizeof(float),
-                         stream_);
-      }
-    }
-  }
-  api.synchronize(stream_);
+}
+
+void Runner::consume(const Flight& flight, const Consume& consume) {
+  const DeviceApi& api = device_api(stream_.device);
+  const int64_t vocab = flight.logits.shape[1];
+  const auto* host = host_logits_.data() != nullptr
+                         ? reinterpret_cast<const float*>(host_logits_.data())
+                         : static_cast<const float*>(flight.logits.data);
   std::vector<LogitRow> block;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    LogitRow row{wanted[i].slice, wanted[i].position, {}, std::nullopt, {}, {}};
-    if (drawn[i]) {
-      row.drawn = results[wanted[i].row];
-      if (requests[wanted[i].row].candidates != 0) {
-        row.candidates = std::span(candidates + wanted[i].row * kDrawCandidates,
+  for (size_t i = 0; i < flight.wanted.size(); ++i) {
+    const Wanted& wanted = flight.wanted[i];
+    LogitRow row{wanted.slice, wanted.position, {}, std::nullopt, {}, {}};
+    if (flight.drawn[i]) {
+      row.drawn = results_of(flight)[wanted.row];
+      if (flight.requests()[wanted.row].candidates != 0) {
+        row.candidates = std::span(candidates_of(flight) + wanted.row * kDrawCandidates,
                                    static_cast<size_t>(std::min(kDrawCandidates, vocab)));
-        row.fetch = [this, &api, &logits, at = wanted[i].row * vocab, vocab] {
-          auto* copy = reinterpret_cast<float*>(host_logits_.get()) + at;
+        row.fetch = [this, &api, &flight, at = wanted.row * vocab, vocab] {
+          auto* copy = reinterpret_cast<float*>(host_logits_.data()) + at;
           const auto bytes = static_cast<size_t>(vocab) * sizeof(float);
-          api.copy_to_host(copy, logits.as<float>() + at, bytes, stream_);
+          api.copy_to_host(copy, flight.logits.as<float>() + at, bytes, stream_);
           api.synchronize(stream_);
           return std::span<const float>(copy, static_cast<size_t>(vocab));
         };
       }
     } else {
-      row.logits = std::span(host + wanted[i].row * vocab, static_cast<size_t>(vocab));
+      row.logits = std::span(host + wanted.row * vocab, static_cast<size_t>(vocab));
     }
     block.push_back(row);
   }
-  consume(block);
+  if (!block.empty()) {
+    consume(block);
+  }
 }
+
+// ---- steps ----
 
 Result<void> Runner::capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool) {
   CHECK(sizes.empty() || sizes.back() <= logit_block_, "a captured step of too many rows");
@@ -297,11 +322,17 @@ Result<void> Runner::capture_graphs(const std::vector<int64_t>& sizes, const KvP
   return {};
 }
 
-void Runner::run_captured(const Batch& batch,
-                          const KvPool& pool,
-                          const Consume& consume,
-                          const Choose& choose) {
-  graphs_.run(batch, pool);
+bool Runner::starts(const Batch& batch) const {
+  return graphs_.takes(batch) && flights_[0].arrived.has_value();
+}
+
+void Runner::launch(const Batch& batch,
+                    const KvPool& pool,
+                    int turn,
+                    const Choose& choose,
+                    const DecodeGraphs::Feed* feed) {
+  const SmallOps& ops = small_ops(stream_.device.kind, model_->facts().isa);
+  graphs_.run(batch, pool, turn, feed, ops);
   std::vector<Wanted> wanted;
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     if (batch.slices[i].samples) {
@@ -309,20 +340,43 @@ void Runner::run_captured(const Batch& batch,
     }
   }
   const auto rows = static_cast<int64_t>(batch.slices.size());
-  const Tensor logits = logits_.view(DType::F32, {rows, model_->facts().vocab_size});
-  if (wanted.empty()) {
-    device_api(stream_.device).synchronize(stream_);
-  } else {
-    hand_out(wanted, logits, consume, choose);
-  }
+  Flight& flight = flights_[static_cast<size_t>(turn)];
+  send(flight, wanted, logits_.view(DType::F32, {rows, model_->facts().vocab_size}), choose);
+  flight.draws_all = flight.draws_all && wanted.size() == batch.slices.size();
+  device_api(stream_.device).record_event(flight.arrived->handle, stream_);
 }
+
+void Runner::start(const Batch& batch, const KvPool& pool, int turn, const Choose& choose) {
+  launch(batch, pool, turn, choose, nullptr);
+}
+
+void Runner::start_after(const Batch& batch,
+                         const KvPool& pool,
+                         int turn,
+                         const Choose& choose,
+                         int after,
+                         std::vector<int32_t> rows) {
+  CHECK(turn != after && draws_all(after), "a step after one whose tokens the host chooses");
+  const Flight& before = flights_[static_cast<size_t>(after)];
+  const DecodeGraphs::Feed feed{device_results(before.logits.shape[0]), std::move(rows)};
+  launch(batch, pool, turn, choose, &feed);
+}
+
+void Runner::finish(int turn, const Consume& consume) {
+  const Flight& flight = flights_[static_cast<size_t>(turn)];
+  device_api(stream_.device).wait_event(flight.arrived->handle);
+  this->consume(flight, consume);
+}
+
+void Runner::abandon() { device_api(stream_.device).synchronize(stream_); }
 
 void Runner::run(const Batch& batch,
                  const KvPool& pool,
                  const Consume& consume,
                  const Choose& choose) {
-  if (graphs_.takes(batch)) {
-    return run_captured(batch, pool, consume, choose);
+  if (starts(batch)) {
+    start(batch, pool, 0, choose);
+    return finish(0, consume);
   }
   std::vector<Wanted> wanted = fill_inputs(batch, pool);
   Arena arena(scratch_.data(), scratch_.size_bytes(), stream_.device);
@@ -331,6 +385,8 @@ void Runner::run(const Batch& batch,
   const Tensor hidden = hidden_.view(DType::BF16, {rows, model_->hidden_size()});
   model_->forward(context, view_, hidden);
 
+  const DeviceApi& api = device_api(stream_.device);
+  Flight& flight = flights_[0];
   for (int64_t begin = 0; begin < rows; begin += logit_block_) {
     const int64_t count = std::min(logit_block_, rows - begin);
     const Tensor logits = logits_.view(DType::F32, {count, model_->facts().vocab_size});
@@ -340,10 +396,12 @@ void Runner::run(const Batch& batch,
     for (int64_t i = 0; i < count; ++i) {
       block[static_cast<size_t>(i)].row = i;
     }
-    hand_out(block, logits, consume, choose);
+    send(flight, block, logits, choose);
+    api.synchronize(stream_);
+    this->consume(flight, consume);
   }
   if (rows == 0) {
-    device_api(stream_.device).synchronize(stream_);
+    api.synchronize(stream_);
   }
 }
 

@@ -4,12 +4,13 @@
 // else.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -18,6 +19,7 @@
 #include "engine/kv_pool.h"
 #include "model/model.h"
 #include "tensor/buffer.h"
+#include "tensor/pinned_memory.h"
 
 namespace nibble::engine {
 
@@ -56,6 +58,24 @@ class Runner {
            const Consume& consume,
            const Choose& choose = {});
 
+  // The same in two halves for batches that starts() names, so that the host works while the device
+  // computes. After start() either finish(), with its turn, or another start() that goes on from
+  // its result: the tokens of that batch are those that turn `after` draws, row rows[i] of it for
+  // slice i. Turns are 0 and 1, in turn; at most two are under way.
+  bool starts(const Batch& batch) const;
+  void start(const Batch& batch, const KvPool& pool, int turn, const Choose& choose);
+  void start_after(const Batch& batch,
+                   const KvPool& pool,
+                   int turn,
+                   const Choose& choose,
+                   int after,
+                   std::vector<int32_t> rows);
+  // Whether the device draws every token of it and needs nobody's help: others can go on from it.
+  bool draws_all(int turn) const { return flights_[static_cast<size_t>(turn)].draws_all; }
+  void finish(int turn, const Consume& consume);
+  // Waits for what is under way, whose results nobody wants any more.
+  void abandon();
+
   // Captures decode steps of these sizes (decode_graphs.h); eager steps give the same bits.
   Result<void> capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool);
 
@@ -71,24 +91,42 @@ class Runner {
     int64_t position;
     int64_t row = 0;  // of the logits, in a block or captured step
   };
-  // Frees a pinned host buffer.
-  struct Unpin {
-    Device device;
-    void operator()(std::byte* memory) const;
+  // Rows of logits on their way to the host.
+  struct Flight {
+    std::vector<Wanted> wanted;
+    std::vector<bool> drawn;  // by the device, of `wanted`
+    bool draws_all = false;
+    Tensor logits;         // [rows, vocab] f32
+    PinnedMemory drawing;  // [logit_block_] requests, then results, then candidates
+    struct Event {
+      Device device;
+      void* handle = nullptr;
+      explicit Event(Device of);
+      Event(Event&& other) noexcept
+          : device(other.device), handle(std::exchange(other.handle, {})) {}
+      Event& operator=(Event&& other) noexcept;
+      ~Event();
+    };
+    std::optional<Event> arrived;  // where the device has events
+
+    DrawRequest* requests() const { return reinterpret_cast<DrawRequest*>(drawing.data()); }
   };
-  using Pinned = std::unique_ptr<std::byte, Unpin>;
   Runner(const model::Model& model, const RunnerLimits& limits, Stream stream);
-  Result<Pinned> pin(size_t size_bytes) const;
   std::vector<Wanted> fill_inputs(const Batch& batch, const KvPool& pool);
-  void run_captured(const Batch& batch,
-                    const KvPool& pool,
-                    const Consume& consume,
-                    const Choose& choose);
-  // The rows of `logits` that are wanted: drawn or copied to the host, then consumed.
-  void hand_out(std::span<const Wanted> wanted,
-                const Tensor& logits,
-                const Consume& consume,
-                const Choose& choose);
+  DrawResult* results_of(const Flight& flight) const;
+  DrawCandidate* candidates_of(const Flight& flight) const;
+  Tensor device_results(int64_t rows) const;
+  void launch(const Batch& batch,
+              const KvPool& pool,
+              int turn,
+              const Choose& choose,
+              const DecodeGraphs::Feed* feed);
+  // Draws, or copies to the host, the rows of `logits` that are wanted.
+  void send(Flight& flight,
+            std::span<const Wanted> wanted,
+            const Tensor& logits,
+            const Choose& choose);
+  void consume(const Flight& flight, const Consume& consume);  // what has arrived
 
   const model::Model* model_;
   RunnerLimits limits_;
@@ -100,9 +138,8 @@ class Runner {
   Buffer drawing_;  // requests, results, candidates and workspace of draw_tokens
   int64_t logit_block_ = kLogitBlock;
   std::vector<int32_t> host_inputs_;
-  // Unless the device is the host:
-  Pinned host_logits_;   // [logit_block_, vocab] f32
-  Pinned host_drawing_;  // [logit_block_] requests, then results, then candidates
+  std::array<Flight, 2> flights_;
+  PinnedMemory host_logits_;  // [logit_block_, vocab] f32, unless the device is the host
   DecodeGraphs graphs_;
   model::BatchView view_;
 };

@@ -258,13 +258,13 @@ Sampled sample(std::span<const float> logits,
   return sampled;
 }
 
-std::optional<DrawRequest> draw_request(const Sequence& sequence) {
+std::optional<DrawRequest> draw_request(const Sequence& sequence, int64_t under_way) {
+  const int64_t generated = sequence.num_generated() + under_way;
   const SamplingParams& s = sequence.request.sampling;
   const LogprobOptions& logprobs = sequence.request.logprobs;
   const bool greedy = is_greedy(s);
   const bool changes_logits = has_penalty(s) || !s.logit_bias.empty() ||
-                              sequence.request.mask != nullptr ||
-                              sequence.num_generated() < s.min_new_tokens;
+                              sequence.request.mask != nullptr || generated < s.min_new_tokens;
   const bool alternatives = logprobs.output && (logprobs.top > 0 || !logprobs.token_ids.empty());
   if (changes_logits || alternatives) {
     return std::nullopt;
@@ -273,7 +273,7 @@ std::optional<DrawRequest> draw_request(const Sequence& sequence) {
   if (!greedy) {
     request.greedy = 0;
     request.scale = 1.0 / static_cast<double>(s.temperature);
-    request.unit = random_unit(s.seed, static_cast<uint64_t>(sequence.num_generated()));
+    request.unit = random_unit(s.seed, static_cast<uint64_t>(generated));
     request.candidates = has_filter(s) ? 1 : 0;
   }
   return request;

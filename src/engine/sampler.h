@@ -27,7 +27,8 @@ Sampled sample(std::span<const float> logits,
 
 // What a device has to draw so that the answer is that of sample(); nullopt when only the host can:
 // penalties, biases, masks, tokens held back, alternatives to report.
-std::optional<DrawRequest> draw_request(const Sequence& sequence);
+// under_way: tokens before it that the host does not know yet.
+std::optional<DrawRequest> draw_request(const Sequence& sequence, int64_t under_way = 0);
 // nullopt: the candidates do not decide, the whole row is needed. vocab_size: of the row.
 std::optional<Sampled> sampled_from(const DrawRequest& request,
                                     const DrawResult& drawn,

@@ -122,6 +122,7 @@ void Scheduler::admit() {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+  admission_refused_ = !waiting_.empty();
 }
 
 // ---- retraction ----
@@ -253,14 +254,56 @@ std::optional<Batch> Scheduler::next() {
   return batch;
 }
 
+std::optional<Batch> Scheduler::next_after(const Batch& under_way) {
+  if (!under_way.decode || (!waiting_.empty() && !admission_refused_)) {
+    return std::nullopt;
+  }
+  Batch batch;
+  batch.decode = true;
+  int64_t running = 0;
+  int64_t wanted = 0;
+  const auto missing = [this](const Slice& slice) {
+    const int64_t pages = pool_.pages_of(slice.begin + slice.count);
+    return std::max<int64_t>(pages - static_cast<int64_t>(slice.sequence->pages.size()), 0);
+  };
+  for (const Slice& slice : under_way.slices) {
+    if (slice.sequence == nullptr) {
+      continue;
+    }
+    if (!slice.samples) {
+      return std::nullopt;  // replays
+    }
+    ++running;
+    if (!ends_by_length(*slice.sequence, 1)) {
+      batch.slices.push_back({slice.sequence, slice.begin + 1, 1, true});
+      wanted += missing(batch.slices.back());
+    }
+  }
+  if (running != num_running() || batch.slices.empty() ||
+      wanted > pool_.free_pages() + cache_.evictable_pages()) {
+    return std::nullopt;
+  }
+  for (const Slice& slice : batch.slices) {
+    auto pages = take_pages(missing(slice));
+    CHECK(pages.has_value(), "pages counted as available could not be taken");
+    slice.sequence->pages.insert(slice.sequence->pages.end(), pages->begin(), pages->end());
+  }
+  reserve_ = std::max(limits_.reserve, reserve_ - kReserveDecay);
+  return batch;
+}
+
+bool Scheduler::ends_by_length(const Sequence& sequence, int64_t more_tokens) {
+  return sequence.num_generated() + more_tokens >= sequence.request.sampling.max_new_tokens ||
+         sequence.num_tokens() + more_tokens >= sequence.max_tokens;
+}
+
 FinishReason Scheduler::finish_of(const Sequence& sequence, int32_t token, int32_t& matched) const {
   const SamplingParams& sampling = sequence.request.sampling;
   const auto contains = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
   // Length before stop tokens, as upstream orders them.
-  if (sequence.num_generated() >= sampling.max_new_tokens ||
-      sequence.num_tokens() >= sequence.max_tokens) {
+  if (ends_by_length(sequence, 0)) {
     return FinishReason::Length;
   }
   // A sampled stop token below min_new_tokens is impossible: the sampler masks it.
@@ -278,6 +321,10 @@ std::vector<StepResult> Scheduler::commit(const Batch& batch,
   results.reserve(batch.slices.size());
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     const Slice& slice = batch.slices[i];
+    if (slice.sequence == nullptr) {
+      results.emplace_back();
+      continue;
+    }
     Sequence& sequence = *slice.sequence;
     StepResult result;
     result.sequence = &sequence;
@@ -293,6 +340,7 @@ std::vector<StepResult> Scheduler::commit(const Batch& batch,
       result.finish = finish_of(sequence, *token, result.matched_token);
     }
     if (result.finish != FinishReason::None) {
+      admission_refused_ = false;
       cache_pages(sequence, limits_.reuse_generated ? sequence.computed : sequence.prompt_tokens);
       result.finished = take_running(&sequence);
       release_pages(*result.finished);
@@ -318,6 +366,7 @@ std::unique_ptr<Sequence> Scheduler::take_running(const Sequence* sequence) {
 std::unique_ptr<Sequence> Scheduler::drop(Sequence* sequence) {
   std::unique_ptr<Sequence> taken = take_running(sequence);
   CHECK(taken != nullptr, "dropped a sequence that does not run");
+  admission_refused_ = false;
   release_pages(*taken);
   return taken;
 }
@@ -335,6 +384,7 @@ std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   }
   std::unique_ptr<Sequence> taken = std::move(*found);
   waiting_.erase(found);
+  admission_refused_ = false;
   return taken;
 }
 

@@ -34,7 +34,7 @@ struct SchedulerLimits {
 
 // What became of one slice of a committed batch, in the same order.
 struct StepResult {
-  Sequence* sequence = nullptr;        // valid until the results are dropped
+  Sequence* sequence = nullptr;        // valid until the results are dropped; as in the slice
   std::unique_ptr<Sequence> finished;  // set when this was its last step
   std::optional<int32_t> token;
   FinishReason finish = FinishReason::None;
@@ -59,6 +59,11 @@ class Scheduler {
   void retract_all();
 
   std::optional<Batch> next();
+  // The decode step after one that is under way, before its tokens are known: of those of its
+  // sequences that its token does not end by length. nullopt where more is to be decided than that:
+  // somebody could be admitted, prefills, replays, or would have to be retracted. To be committed
+  // after that one; a sequence that ended there has to be taken out of the slices.
+  std::optional<Batch> next_after(const Batch& under_way);
   // sampled: one per slice, nullopt where nothing was sampled.
   std::vector<StepResult> commit(const Batch& batch,
                                  std::span<const std::optional<int32_t>> sampled);
@@ -85,6 +90,7 @@ class Scheduler {
   int64_t reserved_pages() const;
   void cache_pages(Sequence& sequence, int64_t tokens);
   std::string space_of(const Sequence& sequence) const;
+  static bool ends_by_length(const Sequence& sequence, int64_t more_tokens);
   FinishReason finish_of(const Sequence& sequence, int32_t token, int32_t& matched) const;
   bool prefilling(const Sequence& sequence) const;
   std::unique_ptr<Sequence> take_running(const Sequence* sequence);
@@ -98,6 +104,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
   double reserve_ = 0;
   bool last_was_prefill_ = false;
+  bool admission_refused_ = false;  // the first that waits did not fit
   int64_t num_retractions_ = 0;
 };
 

@@ -153,6 +153,17 @@ Result<LinearData> read_part(const Checkpoint& source,
   return data;
 }
 
+Result<LinearData> read_part_without_matrix(const Checkpoint& source,
+                                            const PartSpec& part,
+                                            const LinearInfo& info) {
+  LinearData data;
+  if (info.module != part.tied_to) {
+    data = TRY(source.read_without_matrix(info));
+    TRY(check_values(info, data));
+  }
+  return data;
+}
+
 LinearPart view_of(const LinearInfo& info, LinearData& data, float& input_scale) {
   LinearPart part;
   const Device host{};

@@ -48,6 +48,11 @@ Result<checkpoint::LinearData> read_part(const checkpoint::Checkpoint& source,
                                          const PartSpec& part,
                                          const checkpoint::LinearInfo& info);
 
+// The same for a matrix that comes by other ways.
+Result<checkpoint::LinearData> read_part_without_matrix(const checkpoint::Checkpoint& source,
+                                                        const PartSpec& part,
+                                                        const checkpoint::LinearInfo& info);
+
 // Points into `data` and `input_scale`. pack() only reads, but Tensor has no const form.
 LinearPart view_of(const checkpoint::LinearInfo& info,
                    checkpoint::LinearData& data,

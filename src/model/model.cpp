@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -173,6 +174,7 @@ Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
   facts.layer_table = builder.layer_table();
 
   model->parameters_ = builder.take_store();
+  model->parameters_->set_read_threads(options.read_threads);
   model->config_ = std::make_unique<ModelConfig>(config);
   return model;
 }
@@ -181,10 +183,20 @@ Result<std::unique_ptr<Model>> load_model(const std::string& directory,
                                           const ModelOptions& options,
                                           Stream stream,
                                           const ParameterStore::Progress& progress) {
+  LoadTimes times;
+  auto since = std::chrono::steady_clock::now();
+  const auto lap = [&since] {
+    const auto begin = std::exchange(since, std::chrono::steady_clock::now());
+    return std::chrono::duration<double>(since - begin).count();
+  };
   Opened opened = TRY(open_servable(directory, options.online_nvfp4));
+  times.open_seconds = lap();
   std::unique_ptr<Model> model = TRY(declare_model(opened.checkpoint, options));
+  times.declare_seconds = lap();
   TRY(model->parameters_->seal(stream));
-  TRY(model->parameters_->load(opened.checkpoint, stream, progress));
+  times.allocate_seconds = lap();
+  times.weights = TRY(model->parameters_->load(opened.checkpoint, stream, progress));
+  model->load_times_ = std::move(times);
   model->first_source_ = std::move(opened.source);
   model->online_nvfp4_ = options.online_nvfp4;
   return model;

@@ -45,6 +45,7 @@ struct ModelOptions {
   int64_t context_length = 0;  // 0: from config.json
   ModelSlice slice;
   bool online_nvfp4 = false;  // quantize BF16 and FP8 weights while loading
+  int read_threads = -1;      // ParameterStore::set_read_threads(); negative: as it is
 };
 
 struct ModelFacts {  // fixed after load
@@ -121,6 +122,14 @@ struct InPlaceReport {
   LoadReport report;
 };
 
+// Where the time of load_model() went.
+struct LoadTimes {
+  double open_seconds = 0;      // configs and headers; hashes, where there is a manifest
+  double declare_seconds = 0;   // kernels chosen
+  double allocate_seconds = 0;  // memory for the weights
+  LoadReport weights;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -157,6 +166,7 @@ class Model {
                                       const SourceCheck& check,
                                       bool& touched);
   const Source& first_source() const { return first_source_; }
+  const LoadTimes& load_times() const { return load_times_; }
 
  protected:
   friend Result<std::unique_ptr<Model>> declare_model(const checkpoint::Checkpoint&,
@@ -173,6 +183,7 @@ class Model {
   // Of the checkpoint it was declared from: later checkpoints must agree.
   std::unique_ptr<checkpoint::ModelConfig> config_;
   Source first_source_;
+  LoadTimes load_times_;
   bool online_nvfp4_ = false;  // later checkpoints are quantized like the first
 };
 

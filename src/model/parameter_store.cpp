@@ -20,48 +20,8 @@ using checkpoint::LinearData;
 using checkpoint::LinearInfo;
 
 constexpr uint64_t kAlignment = 256;
-constexpr size_t kReadAhead = 8;                 // parameters
-constexpr size_t kLongRead = size_t{256} << 20;  // bytes
 
 uint64_t round_up(uint64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
-
-// The scheme a linear was declared with must be what the checkpoint stores: kernels and slots
-// depend on it.
-Result<void> check_scheme(const LinearSpec& spec, const LinearInfo& info) {
-  TRY(check_format(spec.desc.mode.weight, info));
-  if (spec.bias != !info.bias.empty()) {
-    return invalid(spec.bias ? "expected a bias, found none" : "found a bias, expected none",
-                   info.module + ".bias");
-  }
-  if (spec.desc.pre_quant_scale != !info.pre_quant_scale.empty()) {
-    return invalid(spec.desc.pre_quant_scale ? "expected a pre_quant_scale, found none"
-                                             : "found a pre_quant_scale, expected none",
-                   info.module + ".pre_quant_scale");
-  }
-  if (spec.desc.static_input_scale && info.input_scale.empty()) {
-    return invalid("expected an input_scale, found none", info.module + ".input_scale");
-  }
-  return {};
-}
-
-std::vector<uint16_t> to_bf16(std::span<const std::byte> data, DType dtype) {
-  const size_t count = data.size() / static_cast<size_t>(size_of(dtype));
-  std::vector<uint16_t> out(count);
-  if (dtype == DType::BF16) {
-    std::memcpy(out.data(), data.data(), data.size());
-  } else if (dtype == DType::F32) {
-    const auto* values = reinterpret_cast<const float*>(data.data());
-    std::transform(values, values + count, out.begin(), float_to_bf16);
-  } else if (dtype == DType::F16) {
-    const auto* values = reinterpret_cast<const uint16_t*>(data.data());
-    std::transform(values, values + count, out.begin(), [](uint16_t bits) {
-      return float_to_bf16(f16_to_float(bits));
-    });
-  } else {
-    CHECK(false, "bias of an unexpected type ", to_string(dtype));
-  }
-  return out;
-}
 
 uint64_t hash_bytes(std::span<const std::byte> data, uint64_t hash) {
   size_t i = 0;
@@ -79,6 +39,25 @@ uint64_t hash_bytes(std::span<const std::byte> data, uint64_t hash) {
 }
 
 }  // namespace
+
+// The scheme a linear was declared with must be what the checkpoint stores: kernels and slots
+// depend on it.
+Result<void> ParameterStore::check_scheme(const LinearSpec& spec, const LinearInfo& info) {
+  TRY(check_format(spec.desc.mode.weight, info));
+  if (spec.bias != !info.bias.empty()) {
+    return invalid(spec.bias ? "expected a bias, found none" : "found a bias, expected none",
+                   info.module + ".bias");
+  }
+  if (spec.desc.pre_quant_scale != !info.pre_quant_scale.empty()) {
+    return invalid(spec.desc.pre_quant_scale ? "expected a pre_quant_scale, found none"
+                                             : "found a pre_quant_scale, expected none",
+                   info.module + ".pre_quant_scale");
+  }
+  if (spec.desc.static_input_scale && info.input_scale.empty()) {
+    return invalid("expected an input_scale, found none", info.module + ".input_scale");
+  }
+  return {};
+}
 
 const std::string& ParameterStore::Entry::name() const {
   switch (kind) {
@@ -206,147 +185,6 @@ Tensor ParameterStore::tensor(Id id) const {
   DCHECK(entries_[id].kind == Kind::Tensor || entries_[id].kind == Kind::Derived,
          "linears and experts have slots, not one tensor");
   return entries_[id].slots[0];
-}
-
-// ---- loading ----
-
-Result<ParameterStore::HostData> ParameterStore::read(const Entry& entry,
-                                                      const Checkpoint& source) const {
-  HostData read;
-  if (entry.kind == Kind::Tensor) {
-    const TensorSpec& spec = entry.plain;
-    read.plain = TRY(source.read_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
-    TRY(require_finite(spec.dtype, read.plain, spec.name));
-  }
-  if (entry.kind != Kind::Linear) {
-    return read;
-  }
-  const LinearSpec& spec = entry.linear;
-  for (const PartSpec& part : spec.parts) {
-    read.infos.push_back(TRY(find_part(source, part, spec.desc.k)));
-    TRY(check_scheme(spec, read.infos.back()));
-    TRY(require_same_input_scaling(source, read.infos.front(), read.infos.back()));
-    read.parts.push_back(TRY(read_part(source, part, read.infos.back())));
-  }
-  return read;
-}
-
-Result<void> ParameterStore::fill_linear(
-    const Entry& entry, HostData read, void* base, Stream stream, Names& used) const {
-  const LinearSpec& spec = entry.linear;
-  const std::vector<LinearInfo>& infos = read.infos;
-  std::vector<LinearData>& data = read.parts;
-  for (const LinearInfo& info : infos) {
-    add_names(info, used);
-  }
-  // Parts share their input, so one activation scale serves all: the widest, as upstream engines
-  // do.
-  float input_scale = 0.0f;
-  for (const LinearData& part : data) {
-    input_scale = std::max(input_scale, part.input_scale.value_or(0.0f));
-  }
-  std::vector<LinearPart> parts;
-  parts.reserve(data.size());
-  for (size_t i = 0; i < data.size(); ++i) {
-    parts.push_back(view_of(infos[i], data[i], input_scale));
-  }
-  std::vector<Tensor> slots = slots_at(entry, base);
-  if (spec.bias) {
-    std::vector<uint16_t> bias;
-    for (size_t i = 0; i < data.size(); ++i) {
-      TRY(require_finite(data[i].bias_dtype, data[i].bias, infos[i].bias));
-      const std::vector<uint16_t> part = to_bf16(data[i].bias, data[i].bias_dtype);
-      if (static_cast<int64_t>(part.size()) != infos[i].n) {
-        return invalid("expected [" + std::to_string(infos[i].n) + "], found [" +
-                           std::to_string(part.size()) + "]",
-                       infos[i].bias);
-      }
-      bias.insert(bias.end(), part.begin(), part.end());
-    }
-    device_api(stream.device)
-        .copy_to_device(slots.back().data, bias.data(), bias.size() * sizeof(uint16_t), stream);
-    slots.pop_back();
-  }
-  spec.backend->pack(spec.desc, parts, slots, stream);
-  device_api(stream.device).synchronize(stream);
-  return {};
-}
-
-void ParameterStore::fill_plain(const Entry& entry,
-                                std::span<const std::byte> value,
-                                void* base,
-                                Stream stream) const {
-  const DeviceApi& api = device_api(stream.device);
-  api.copy_to_device(slots_at(entry, base)[0].data, value.data(), value.size(), stream);
-  api.synchronize(stream);
-}
-
-Result<LoadReport> ParameterStore::fill(const Checkpoint& source,
-                                        void* base,
-                                        Stream stream,
-                                        const Progress& progress,
-                                        const std::stop_token& stop) const {
-  Names used;
-  size_t done = 0;
-  // Reading and checking take a core of the host; with weights elsewhere, several go ahead of the
-  // packing.
-  const size_t ahead = stream.device.kind == Device::Kind::Cpu ? 0 : kReadAhead;
-  std::vector<std::future<Result<HostData>>> reads(ahead > 0 ? entries_.size() : 0);
-  const auto start_reading = [&](size_t i) {
-    if (!reads[i].valid()) {
-      reads[i] =
-          std::async(std::launch::async, [this, &source, i] { return read(entries_[i], source); });
-    }
-  };
-  for (size_t i = 0; i < reads.size(); ++i) {  // one thread each: the longest begin first
-    if (entries_[i].size_bytes >= kLongRead) {
-      start_reading(i);
-    }
-  }
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& entry = entries_[i];
-    if (stop.stop_requested()) {
-      return fail(ErrorCode::Cancelled, "stopped while the weights were read", source.directory());
-    }
-    for (size_t next = i; next < reads.size() && next < i + ahead; ++next) {
-      start_reading(next);
-    }
-    HostData host;
-    if (ahead > 0) {
-      host = TRY(std::exchange(reads[i], {}).get());
-    } else {
-      host = TRY(read(entry, source));
-    }
-    switch (entry.kind) {
-      case Kind::Linear:
-        TRY(fill_linear(entry, std::move(host), base, stream, used));
-        break;
-      case Kind::Experts:
-        TRY(fill_experts(entry, source, base, stream, used));
-        break;
-      case Kind::Tensor:
-        fill_plain(entry, host.plain, base, stream);
-        used.insert(entry.plain.name);
-        break;
-      case Kind::Derived:
-        fill_plain(entry, entry.value, base, stream);
-        break;
-    }
-    done += entry.size_bytes;
-    if (progress) {
-      progress(done, size_bytes_);
-    }
-  }
-  // Torn between two checkpoints, every tensor may still look right.
-  TRY(source.require_unchanged());
-  LoadReport report;
-  report.tensors_read = static_cast<int64_t>(used.size());
-  for (std::string& name : source.tensor_names()) {
-    if (!used.contains(name)) {
-      report.unused.push_back(std::move(name));
-    }
-  }
-  return report;
 }
 
 size_t ParameterStore::linear_bytes() const {

@@ -1,13 +1,14 @@
 // Weights in kernel format, at one address for life: declare -> seal -> load, then stage -> commit
 // for every later checkpoint. The first load packs straight into the slots (peak extra memory: the
-// tensors of one linear; where the weights are not host memory, of a few that are read ahead); a
-// later one packs into spare memory while the old weights serve.
+// tensors of one linear; where the weights are not host memory, what the report says); a later one
+// packs into spare memory while the old weights serve. Loading is in parameter_load.cpp.
 // Layers keep an Id and read slots() at every call. Declared and committed by the thread that runs
 // the model; stage() only reads the declarations and may run on another thread meanwhile.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -52,10 +53,15 @@ struct ExpertsSpec {
   const ExpertsBackend* backend = nullptr;
 };
 
-// What a checkpoint had for the declared parameters, all of which were found.
+// What a checkpoint had for the declared parameters, all of which were found, and how it was read.
 struct LoadReport {
   int64_t tensors_read = 0;
   std::vector<std::string> unused;  // tensors nobody declared: other branches, caches' scales
+  size_t streamed_bytes = 0;        // that came straight through pinned memory (weight_stream.h)
+  size_t pinned_bytes = 0;          // taken for that meanwhile, of the host
+  size_t staging_bytes = 0;         // and of the device
+  double seconds = 0;
+  double wait_seconds = 0;  // of them: until what is packed next was there
 };
 
 // A whole checkpoint, read, checked and packed, waiting for commit().
@@ -98,6 +104,9 @@ class ParameterStore {
   Id declare_derived(std::string name, DType dtype, Shape shape, std::vector<std::byte> value);
   // One allocation; fails with both sizes when there is not enough memory.
   Result<void> seal(Stream stream);
+
+  // Threads that read ahead of the packing: eight, or none where the weights are host memory.
+  void set_read_threads(int threads) { read_threads_ = threads; }
 
   // ---- the first load ----
   Result<LoadReport> load(const checkpoint::Checkpoint& source,
@@ -158,13 +167,27 @@ class ParameterStore {
                           Stream stream,
                           const Progress& progress,
                           const std::stop_token& stop) const;
+  static Result<void> check_scheme(const LinearSpec& spec, const checkpoint::LinearInfo& info);
+  // Device memory that holds a part's matrix as the checkpoint stores it.
+  struct StreamedPart {
+    std::byte* weight = nullptr;
+    std::byte* weight_scale = nullptr;
+  };
   // The tensors of an entry as the checkpoint stores them, checked. Read on any thread.
   struct HostData {
     std::vector<checkpoint::LinearInfo> infos;  // of each part of a linear
-    std::vector<checkpoint::LinearData> parts;
+    std::vector<checkpoint::LinearData> parts;  // without matrices where `streamed` has them
+    std::vector<StreamedPart> streamed;
     std::vector<std::byte> plain;  // of a tensor
   };
-  Result<HostData> read(const Entry& entry, const checkpoint::Checkpoint& source) const;
+  struct StreamPlan;
+  class Loading;
+  Result<HostData> read(const Entry& entry,
+                        const checkpoint::Checkpoint& source,
+                        bool matrices) const;
+  // nullopt: has to be read() in full.
+  std::optional<StreamPlan> plan_stream(const Entry& entry,
+                                        const checkpoint::Checkpoint& source) const;
   Result<void> fill_linear(
       const Entry& entry, HostData data, void* base, Stream stream, Names& used) const;
   Result<void> fill_experts(const Entry& entry,
@@ -182,6 +205,7 @@ class ParameterStore {
   std::vector<Entry> entries_;
   Buffer memory_;
   size_t size_bytes_ = 0;
+  int read_threads_ = -1;
   bool sealed_ = false;
 };
 

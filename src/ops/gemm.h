@@ -42,7 +42,8 @@ struct GemmDesc {
   bool operator==(const GemmDesc&) const = default;
 };
 
-// One part as stored in the checkpoint; absent tensors have null data. Host memory.
+// One part as stored in the checkpoint; absent tensors have null data. Host memory, but see
+// packs_from_device.
 struct LinearPart {
   Tensor weight;           // bf16 [n, k], or nvfp4 codes u8 [n, k/2], or e4m3 [n, k]
   Tensor weight_scale;     // nvfp4: e4m3 [n, k/16]; fp8: f32 []
@@ -80,6 +81,11 @@ struct GemmBackend {
                Stream);
   size_t (*workspace_bytes)(const GemmDesc&, int64_t max_rows);
   void (*run)(const GemmDesc&, const GemmArgs&, Stream);  // no allocation, graph-capturable
+  // pack() takes the weight and weight_scale of parts from the device's memory too.
+  bool packs_from_device = false;
+  // bf16 weights: slot 0 begins with the rows of all parts as they are stored, and pack() leaves
+  // what is there already.
+  bool keeps_bf16 = false;
 };
 
 std::span<const GemmBackend* const> gemm_backends();  // ops/gemm_list.cpp: order = preference

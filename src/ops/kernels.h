@@ -92,6 +92,12 @@ struct SmallOps {
                       const Tensor& candidates,
                       Stream) = nullptr;
   int64_t (*draw_workspace_bytes)(int64_t rows) = nullptr;
+  // tokens[i] = the token of results[rows[i]] where rows[i] >= 0 (0 where that has none); tokens,
+  // rows i32 [n], results as of draw_tokens. For a step whose inputs the step before it draws.
+  void (*take_drawn)(const Tensor& results,
+                     const Tensor& rows,
+                     const Tensor& tokens,
+                     Stream) = nullptr;
 };
 
 std::span<const SmallOps* const> compute_list();  // ops/compute_list.cpp

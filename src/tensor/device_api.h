@@ -55,6 +55,11 @@ struct DeviceApi {
   void* (*end_capture)(Stream stream) = nullptr;
   void (*launch_graph)(void* graph, Stream stream) = nullptr;
   void (*destroy_graph)(void* graph) noexcept = nullptr;
+  // Points of a stream to wait for on the host; recording again moves one. The caller's.
+  void* (*create_event)(Device device) = nullptr;
+  void (*record_event)(void* event, Stream stream) = nullptr;
+  void (*wait_event)(void* event) = nullptr;
+  void (*destroy_event)(void* event) noexcept = nullptr;
 };
 
 std::span<const DeviceApi* const> device_apis();  // tensor/device_list.cpp

@@ -1,5 +1,7 @@
 #include "engine/decode_graphs.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,10 +36,14 @@ class DecodeGraphsOnGpu : public testing::Test {
       GTEST_SKIP() << "this machine has no cuda device";
     }
   }
-  static std::unique_ptr<Engine> start(bool graphs) {
+  static std::unique_ptr<Engine> start(bool graphs, bool overlap = true, int64_t tokens = 0) {
     EngineConfig config = test::tiny_config(test::data_path("golden/qwen3-nvfp4"));
     config.device = {Device::Kind::Cuda, 0};
     config.decode_graphs = graphs;
+    config.overlap = overlap;
+    if (tokens > 0) {
+      config.max_total_tokens = tokens;
+    }
     config.max_running_requests = 20;
     config.prefix_cache = false;
     return test::start_engine(config);
@@ -87,6 +93,85 @@ TEST_F(DecodeGraphsOnGpu, ReplayGivesTheBitsOfStepsThatAreNotCaptured) {
     }
     EXPECT_NE(test::logprob_bits(want[0]), test::logprob_bits(want[count - 1])) << count;
   }
+}
+
+void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << i;
+    EXPECT_EQ(test::logprob_bits(got[i]), test::logprob_bits(want[i])) << i;
+    EXPECT_EQ(got[i].last.finish, want[i].last.finish) << i;
+  }
+}
+
+TEST_F(DecodeGraphsOnGpu, StepsThatBeginEarlyGiveTheSameBits) {
+  const auto plain = start(true, false);
+  const auto early = start(true, true);
+  for (const size_t count : {1u, 2u, 9u, 20u}) {
+    expect_same(together(*early, count, false), together(*plain, count, false));
+    expect_same(together(*early, count, true), together(*plain, count, true));
+  }
+  // Requests that end by a token that the next step did not wait for.
+  const std::vector<Answer> whole = together(*plain, 20, false);
+  const auto stopped = [&](Engine& engine) {
+    std::vector<std::unique_ptr<test::Pending>> pending;
+    for (size_t i = 0; i < 20; ++i) {
+      Request one = request(i, false);
+      one.sampling.max_new_tokens = 40;
+      if (i % 2 == 0) {
+        one.sampling.ignore_eos = false;
+        one.sampling.stop_token_ids = {whole[i].tokens[2 + i % 2]};
+      }
+      pending.push_back(std::make_unique<test::Pending>(engine, std::move(one)));
+    }
+    std::vector<Answer> answers;
+    for (const auto& one : pending) {
+      answers.push_back(one->wait());
+    }
+    return answers;
+  };
+  const std::vector<Answer> want = stopped(*plain);
+  expect_same(stopped(*early), want);
+  EXPECT_EQ(want[0].last.finish, FinishReason::StopToken);
+  EXPECT_EQ(early->load().used_tokens, 0);
+}
+
+TEST_F(DecodeGraphsOnGpu, RetractionsAndAbortsAmongEarlyStepsChangeNothing) {
+  const auto plain = start(true, false);
+  const auto early = start(true, true, 416);  // 26 pages for 20 requests of up to 7
+  const auto answers_of = [&](Engine& engine, bool aborts) {
+    std::vector<std::unique_ptr<test::Pending>> pending;
+    for (size_t i = 0; i < 20; ++i) {
+      Request one = request(i % 10, false);
+      one.sampling.max_new_tokens = 60;
+      pending.push_back(std::make_unique<test::Pending>(engine, std::move(one)));
+    }
+    if (aborts) {
+      pending[3]->wait_for_tokens(5);
+      engine.abort(pending[3]->id());
+      engine.abort(pending[7]->id());
+    }
+    std::vector<Answer> answers;
+    for (const auto& one : pending) {
+      answers.push_back(one->wait());
+    }
+    return answers;
+  };
+  const std::vector<Answer> want = answers_of(*plain, false);
+  const std::vector<Answer> got = answers_of(*early, true);
+  int64_t retractions = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    retractions += got[i].last.num_retractions;
+    if (i == 3 || i == 7) {
+      EXPECT_EQ(got[i].last.finish, FinishReason::Abort);
+      EXPECT_TRUE(std::equal(got[i].tokens.begin(), got[i].tokens.end(), want[i].tokens.begin()));
+      continue;
+    }
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << i;
+    EXPECT_EQ(test::logprob_bits(got[i]), test::logprob_bits(want[i])) << i;
+  }
+  EXPECT_GT(retractions, 0);
+  EXPECT_EQ(early->load().used_tokens, 0);
 }
 
 TEST_F(DecodeGraphsOnGpu, TokensDrawnOnTheDeviceAreThoseOfTheHost) {

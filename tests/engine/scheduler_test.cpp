@@ -1,5 +1,7 @@
 #include "engine/scheduler.h"
 
+#include <utility>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -248,6 +250,167 @@ TEST(Scheduler, RemovalFreesEverything) {
   EXPECT_EQ(world.scheduler.remove_all().size(), 1u);
   world.scheduler.check_integrity();
   EXPECT_EQ(world.pool.free_pages() + world.cache.num_pages(), 16);
+}
+
+// Takes the token of every slice that still counts.
+std::vector<StepResult> land(World& world, const Batch& batch, int32_t token = 1) {
+  std::vector<std::optional<int32_t>> sampled(batch.slices.size(), token);
+  std::vector<StepResult> results = world.scheduler.commit(batch, sampled);
+  world.scheduler.check_integrity();
+  return results;
+}
+
+TEST(SchedulerAhead, GoesOnWithAllButThoseThatEndByLength) {
+  World world(32);
+  world.add(prompt(6), 9);
+  world.add(prompt(3, 50), 2);
+  world.step();  // both prompts: one token each
+  const auto first = world.scheduler.next();
+  ASSERT_TRUE(first && first->decode);
+  const auto second = world.scheduler.next_after(*first);
+  ASSERT_TRUE(second.has_value());
+  ASSERT_EQ(second->slices.size(), 1u);  // the other has its second token then
+  EXPECT_EQ(second->slices[0].sequence, first->slices[0].sequence);
+  EXPECT_EQ(second->slices[0].begin, first->slices[0].begin + 1);
+  EXPECT_TRUE(second->slices[0].samples);
+  EXPECT_NE(land(world, *first)[1].finished, nullptr);
+  EXPECT_EQ(land(world, *second)[0].sequence->num_generated(), 3);
+  const auto third = world.scheduler.next();
+  ASSERT_TRUE(third.has_value());
+  EXPECT_EQ(third->slices[0].begin, second->slices[0].begin + 1);
+}
+
+TEST(SchedulerAhead, ASequenceThatEndedIsPassedOver) {
+  World world(32);
+  world.scheduler.set_eos({7});
+  world.add(prompt(6), 9);
+  world.add(prompt(3, 50), 9);
+  world.step();
+  const auto first = world.scheduler.next();
+  auto second = world.scheduler.next_after(*first);
+  ASSERT_TRUE(second && second->slices.size() == 2u);
+  std::vector<StepResult> results =
+      world.scheduler.commit(*first, std::vector<std::optional<int32_t>>{7, 1});
+  EXPECT_EQ(results[0].finish, FinishReason::StopToken);
+  second->slices[0].sequence = nullptr;
+  const auto third = world.scheduler.next_after(*second);
+  ASSERT_TRUE(third && third->slices.size() == 1u);
+  results = land(world, *second);
+  EXPECT_EQ(results[0].sequence, nullptr);
+  EXPECT_EQ(results[1].sequence->num_generated(), 3);
+}
+
+TEST(SchedulerAhead, StopsWhereThereIsMoreToDecide) {
+  SchedulerLimits limits;
+  limits.max_running = 2;
+  World world(8, limits);
+  world.add(prompt(6), 12);
+  const auto prefill = world.scheduler.next();
+  EXPECT_FALSE(world.scheduler.next_after(*prefill).has_value());  // a prompt
+  land(world, *prefill);
+  const auto first = world.scheduler.next();
+  world.add(prompt(4, 50), 4);
+  EXPECT_FALSE(world.scheduler.next_after(*first).has_value());  // it could be admitted
+  land(world, *first);
+  world.step();  // its prompt
+  const auto both = world.scheduler.next();
+  ASSERT_EQ(both->slices.size(), 2u);
+  world.add(prompt(4, 90), 4);  // no third runs, but nobody has found out yet
+  EXPECT_FALSE(world.scheduler.next_after(*both).has_value());
+  land(world, *both);
+  const auto full = world.scheduler.next();
+  ASSERT_TRUE(full && full->decode);
+  EXPECT_TRUE(world.scheduler.next_after(*full).has_value());
+}
+
+TEST(SchedulerAhead, NeverRetracts) {
+  World world(4);  // 16 tokens
+  world.add(prompt(6), 8);
+  world.add(prompt(6, 50), 8);
+  world.step();
+  int ahead = 0;
+  for (auto batch = world.scheduler.next(); batch && world.scheduler.num_running() == 2;
+       batch = world.scheduler.next()) {
+    const auto next = world.scheduler.next_after(*batch);
+    land(world, *batch);
+    ahead += next ? 1 : 0;
+    if (next) {
+      land(world, *next);
+    }
+    EXPECT_EQ(world.scheduler.num_retractions(), 0);
+    if (!next) {
+      break;
+    }
+  }
+  EXPECT_EQ(ahead, 1);  // eight tokens each fill both pages; a third page is not there
+}
+
+TEST(SchedulerAhead, EveryRequestOfRandomHistoriesGetsItsOwnTokens) {
+  // A token is a function of the request and its place, so the whole answer is known.
+  const auto token_of = [](RequestId id, int64_t place) {
+    return static_cast<int32_t>(random_u64(id, static_cast<uint64_t>(place)) % 13);
+  };
+  constexpr int32_t kEnd = 3;
+  int steps_ahead = 0;
+  int passed_over = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    uint64_t counter = 0;
+    const auto pick = [&](uint64_t below) {
+      return static_cast<int32_t>(random_u64(seed, counter++) % below);
+    };
+    World world(14 + pick(12),
+                {.max_running = 2 + pick(6),
+                 .max_step_tokens = 1 + pick(20),
+                 .prefix_cache = pick(3) != 0,
+                 .replay_by_decode = pick(2) == 0});
+    world.scheduler.set_eos({kEnd});
+    std::optional<Batch> flying;
+    for (int round = 0; round < 300; ++round) {
+      if (!flying && round < 200 && pick(4) == 0 && world.scheduler.num_waiting() < 6) {
+        world.add(prompt(1 + pick(20), pick(3) * 5), 1 + pick(20));
+      }
+      const std::optional<Batch> now =
+          flying ? std::exchange(flying, std::nullopt) : world.scheduler.next();
+      if (!now) {
+        continue;
+      }
+      flying = pick(8) == 0 ? std::nullopt : world.scheduler.next_after(*now);
+      steps_ahead += flying ? 1 : 0;
+      std::vector<std::optional<int32_t>> sampled;
+      for (const Slice& slice : now->slices) {
+        const bool wanted = slice.sequence != nullptr && slice.samples;
+        sampled.push_back(
+            wanted ? std::optional(token_of(slice.sequence->id(), slice.begin + slice.count))
+                   : std::nullopt);
+      }
+      for (const StepResult& result : world.scheduler.commit(*now, sampled)) {
+        if (result.finished == nullptr) {
+          continue;
+        }
+        for (size_t i = 0; flying && i < flying->slices.size(); ++i) {
+          Slice& slice = flying->slices[i];
+          if (slice.sequence == result.sequence) {
+            slice.sequence = nullptr;
+            ++passed_over;
+          }
+        }
+        const Sequence& sequence = *result.finished;
+        for (int64_t place = sequence.prompt_tokens; place < sequence.num_tokens(); ++place) {
+          const int32_t token = sequence.tokens[static_cast<size_t>(place)];
+          EXPECT_EQ(token, token_of(sequence.id(), place));
+          EXPECT_EQ(token == kEnd && result.finish == FinishReason::StopToken,
+                    place + 1 == sequence.num_tokens() && token == kEnd &&
+                        !(sequence.num_generated() >= sequence.request.sampling.max_new_tokens ||
+                          sequence.num_tokens() >= sequence.max_tokens));
+        }
+      }
+      world.scheduler.check_integrity();
+    }
+    world.finish_all();
+    EXPECT_EQ(world.pool.free_pages() + world.cache.num_pages(), world.pool.num_pages());
+  }
+  EXPECT_GT(steps_ahead, 500);
+  EXPECT_GT(passed_over, 20);
 }
 
 TEST(Scheduler, KeepsItsInvariantsOverRandomHistories) {

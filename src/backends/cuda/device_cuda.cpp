@@ -118,6 +118,23 @@ void destroy_graph(void* graph) noexcept {
   (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
+void* create_event(Device device) {
+  use(device);
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+void record_event(void* event, Stream stream) {
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), native(stream)));
+}
+
+void wait_event(void* event) { CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
+
+void destroy_event(void* event) noexcept {
+  (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
 int isa(Device device) {
   int major = 0;
   int minor = 0;
@@ -154,6 +171,10 @@ const DeviceApi kCudaDeviceApi{
     .end_capture = end_capture,
     .launch_graph = launch_graph,
     .destroy_graph = destroy_graph,
+    .create_event = create_event,
+    .record_event = record_event,
+    .wait_event = wait_event,
+    .destroy_event = destroy_event,
 };
 
 }  // namespace nibble

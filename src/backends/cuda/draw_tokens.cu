@@ -318,7 +318,32 @@ __global__ void __launch_bounds__(kSelectThreads) candidates_kernel(const Params
   }
 }
 
+__global__ void take_drawn_kernel(const DrawResult* results,
+                                  const int32_t* rows,
+                                  int32_t* tokens,
+                                  int count) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count && rows[i] >= 0) {
+    tokens[i] = max(results[rows[i]].token, 0);
+  }
+}
+
 }  // namespace
+
+// Launched the plain way: what it reads and writes is used before and after it by all.
+void take_drawn(const Tensor& results, const Tensor& rows, const Tensor& tokens, Stream stream) {
+  const int count = static_cast<int>(rows.shape[0]);
+  if (count == 0) {
+    return;
+  }
+  const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
+  take_drawn_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream.native)>>>(
+      reinterpret_cast<const DrawResult*>(results.as<uint8_t>()),
+      rows.as<int32_t>(),
+      tokens.as<int32_t>(),
+      count);
+  CUDA_CHECK(cudaGetLastError());
+}
 
 int64_t draw_workspace_bytes(int64_t rows) {
   return rows * kParts * static_cast<int64_t>(sizeof(Part));

@@ -12,5 +12,6 @@ void draw_tokens(const Tensor& logits,
                  const Tensor& results,
                  const Tensor& candidates,
                  Stream stream);
+void take_drawn(const Tensor& results, const Tensor& rows, const Tensor& tokens, Stream stream);
 
 }  // namespace nibble::cuda

@@ -93,9 +93,11 @@ void pack(const GemmDesc& desc,
       from = wide.data();
       scalars[i] = parts[i].weight_scale.empty() ? 1.0f : *parts[i].weight_scale.as<float>();
     }
-    CUDA_CHECK(
-        cudaMemcpyAsync(to, from, static_cast<size_t>(count) * 2, cudaMemcpyHostToDevice, native));
-    CUDA_CHECK(cudaStreamSynchronize(native));  // `wide` goes away
+    if (to != from) {  // else a loader has put it there
+      CUDA_CHECK(
+          cudaMemcpyAsync(to, from, static_cast<size_t>(count) * 2, cudaMemcpyDefault, native));
+      CUDA_CHECK(cudaStreamSynchronize(native));  // `wide` goes away
+    }
     to += count;
   }
   CUDA_CHECK(cudaMemcpyAsync(
@@ -173,6 +175,8 @@ const GemmBackend kGemmBf16CublasLt{
     .pack = pack,
     .workspace_bytes = workspace_bytes,
     .run = run,
+    .packs_from_device = true,  // bf16 ones; fp8 is converted on the host
+    .keeps_bf16 = true,
 };
 
 }  // namespace nibble

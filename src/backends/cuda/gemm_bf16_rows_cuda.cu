@@ -165,11 +165,13 @@ void pack(const GemmDesc& desc,
   auto* to = slots[0].as<uint16_t>();
   for (const LinearPart& part : parts) {
     const int64_t count = part.weight.shape[0] * desc.k;
-    CUDA_CHECK(cudaMemcpyAsync(to,
-                               part.weight.data,
-                               static_cast<size_t>(count) * sizeof(uint16_t),
-                               cudaMemcpyHostToDevice,
-                               native));
+    if (to != part.weight.data) {  // else a loader has put it there
+      CUDA_CHECK(cudaMemcpyAsync(to,
+                                 part.weight.data,
+                                 static_cast<size_t>(count) * sizeof(uint16_t),
+                                 cudaMemcpyDefault,
+                                 native));
+    }
     to += count;
   }
   CUDA_CHECK(cudaStreamSynchronize(native));  // the parts may go away
@@ -222,6 +224,8 @@ const GemmBackend kGemmBf16RowsCuda{
     .pack = pack,
     .workspace_bytes = workspace_bytes,
     .run = run,
+    .packs_from_device = true,
+    .keeps_bf16 = true,
 };
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
 #include "backends/cuda/gemm_nvfp4.h"
 
+#include <optional>
 #include <string>
 
 #include <cuda_runtime_api.h>
@@ -82,20 +83,27 @@ void pack_parts(const GemmDesc& desc,
     }
     const size_t codes_bytes = static_cast<size_t>(n * (desc.k / 2));
     const size_t scales_bytes = static_cast<size_t>(n * (desc.k / 16));
-    const Scratch codes(codes_bytes);
-    const Scratch scales(scales_bytes);
-    CUDA_CHECK(cudaMemcpyAsync(
-        codes.get(), part.weight.data, codes_bytes, cudaMemcpyHostToDevice, native));
-    CUDA_CHECK(cudaMemcpyAsync(
-        scales.get(), part.weight_scale.data, scales_bytes, cudaMemcpyHostToDevice, native));
-    const Nvfp4Source source{.codes = codes.get(),
-                             .scales = scales.get(),
+    std::optional<Scratch> copies;  // codes, then scales
+    const uint8_t* codes = part.weight.as<uint8_t>();
+    const auto* scales = static_cast<const uint8_t*>(part.weight_scale.data);
+    if (part.weight.device.kind != Device::Kind::Cuda) {
+      uint8_t* to = copies.emplace(codes_bytes + scales_bytes).get();
+      CUDA_CHECK(cudaMemcpyAsync(to, codes, codes_bytes, cudaMemcpyHostToDevice, native));
+      CUDA_CHECK(
+          cudaMemcpyAsync(to + codes_bytes, scales, scales_bytes, cudaMemcpyHostToDevice, native));
+      codes = to;
+      scales = to + codes_bytes;
+    }
+    const Nvfp4Source source{.codes = codes,
+                             .scales = scales,
                              .n = n,
                              .k = desc.k,
                              .global_scale = *part.weight_scale_2.as<float>()};
     pack_nvfp4(
         source, row, desc.n, packed.data, row_multiplier.as<float>(), native, in_turn ? 2 : 1);
-    CUDA_CHECK(cudaStreamSynchronize(native));  // the scratch goes away
+    if (copies) {
+      CUDA_CHECK(cudaStreamSynchronize(native));  // they go away
+    }
     row += in_turn ? 1 : n;
   }
   CHECK(in_turn || row == desc.n, "parts have ", row, " rows, the matrix ", desc.n);

@@ -51,6 +51,7 @@ const GemmBackend kNvfp4W4a16Sm90{
     .pack = pack_w4a16,
     .workspace_bytes = w4a16_gemm_workspace,
     .run = run,
+    .packs_from_device = true,
 };
 
 }  // namespace nibble

@@ -128,6 +128,7 @@ const GemmBackend kNvfp4DequantCublasLt{
     .pack = pack,
     .workspace_bytes = workspace_bytes,
     .run = run,
+    .packs_from_device = true,
 };
 
 }  // namespace nibble

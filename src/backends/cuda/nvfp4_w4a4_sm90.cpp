@@ -183,6 +183,7 @@ const GemmBackend kNvfp4W4a4Sm90{
     .pack = pack,
     .workspace_bytes = workspace_bytes,
     .run = run,
+    .packs_from_device = true,
 };
 
 }  // namespace nibble
