@@ -28,8 +28,8 @@ std::span<const ExpertsBackend* const> experts_backends() {
       all.push_back(backend);
     }
     for (const ExpertsBackend* backend : {
-             &kExpertsW4a16Avx512Bf16,
              &kExpertsW4a16Avx512,
+             &kExpertsW4a16Avx512Bf16,
              &kExpertsW4a16Avx2,
              &kExpertsW4a4Vnni,
              &kExpertsW4a4Avx2,

@@ -24,8 +24,8 @@ std::span<const GemmBackend* const> gemm_backends() {
       all.push_back(backend);
     }
     for (const GemmBackend* backend : {
-             &kNvfp4W4a16Avx512Bf16,
              &kNvfp4W4a16Avx512,
+             &kNvfp4W4a16Avx512Bf16,
              &kNvfp4W4a16Avx2,
              &kNvfp4W4a4Vnni,
              &kNvfp4W4a4Avx2,

@@ -17,6 +17,7 @@ using m512i = long long __attribute__((vector_size(64)));
 using m512bh = short __attribute__((vector_size(64)));
 using I32 = int32_t __attribute__((vector_size(64)));
 using U32 = uint32_t __attribute__((vector_size(64)));
+using I16 = int16_t __attribute__((vector_size(64)));
 using U16 = uint16_t __attribute__((vector_size(64)));
 using U8 = uint8_t __attribute__((vector_size(64)));
 
@@ -65,6 +66,12 @@ inline m512i srli_epi32(m512i a, unsigned count) {
 }
 inline m512i srli_epi16(m512i a, unsigned count) {
   return reinterpret_cast<m512i>(reinterpret_cast<U16>(a) >> static_cast<uint16_t>(count));
+}
+inline m512i slli_epi16(m512i a, unsigned count) {
+  return reinterpret_cast<m512i>(reinterpret_cast<U16>(a) << static_cast<uint16_t>(count));
+}
+inline m512i srai_epi16(m512i a, unsigned count) {
+  return reinterpret_cast<m512i>(reinterpret_cast<I16>(a) >> static_cast<int16_t>(count));
 }
 inline m512i permutexvar_epi16(m512i index, m512i table) {
   const auto from = reinterpret_cast<U16>(table);
@@ -147,6 +154,15 @@ inline m512i dpbusd_epi32(m512i sum, m512i unsigned_bytes, m512i signed_bytes) {
   }
   return reinterpret_cast<m512i>(out);
 }
+inline m512i dpwssd_epi32(m512i sum, m512i a_words, m512i b_words) {
+  auto out = reinterpret_cast<I32>(sum);
+  const auto a = reinterpret_cast<I16>(a_words);
+  const auto b = reinterpret_cast<I16>(b_words);
+  for (int i = 0; i < 32; ++i) {
+    out[i / 2] += static_cast<int>(a[i]) * b[i];
+  }
+  return reinterpret_cast<m512i>(out);
+}
 inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
   const auto odd = [](m512bh v) {
     return reinterpret_cast<m512>(reinterpret_cast<U32>(v) & 0xFFFF0000u);
@@ -178,6 +194,7 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 #define _mm512_cvtph_ps nibble_emulated::cvtph_ps
 #define _mm512_dpbf16_ps nibble_emulated::dpbf16_ps
 #define _mm512_dpbusd_epi32 nibble_emulated::dpbusd_epi32
+#define _mm512_dpwssd_epi32 nibble_emulated::dpwssd_epi32
 #define _mm512_fmadd_ps nibble_emulated::fmadd_ps
 #define _mm512_inserti64x4 nibble_emulated::inserti64x4
 #define _mm512_loadu_ps nibble_emulated::loadu_ps
@@ -191,7 +208,9 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 #define _mm512_set1_ps nibble_emulated::set1_ps
 #define _mm512_setzero_ps nibble_emulated::setzero_ps
 #define _mm512_shuffle_epi8 nibble_emulated::shuffle_epi8
+#define _mm512_slli_epi16 nibble_emulated::slli_epi16
 #define _mm512_slli_epi32 nibble_emulated::slli_epi32
+#define _mm512_srai_epi16 nibble_emulated::srai_epi16
 #define _mm512_srli_epi16 nibble_emulated::srli_epi16
 #define _mm512_srli_epi32 nibble_emulated::srli_epi32
 #define _mm512_storeu_ps nibble_emulated::storeu_ps

@@ -64,12 +64,12 @@ std::vector<float> model(const GemmProblem& problem) {
   return y;
 }
 
-class GemmGrid : public testing::Test {
+class GemmGrid : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const auto found = select_gemm(desc(), "nvfp4_w4a16_avx2");
+    const auto found = select_gemm(desc(), GetParam());
     if (!found) {
-      GTEST_SKIP() << "this cpu has no AVX2";
+      GTEST_SKIP() << found.error().text();
     }
     backend_ = *found;
   }
@@ -100,7 +100,7 @@ class GemmGrid : public testing::Test {
   StreamOwner stream_{Device{}, 2};
 };
 
-TEST_F(GemmGrid, OneAndManyRowsGiveTheModelsBits) {
+TEST_P(GemmGrid, OneAndManyRowsGiveTheModelsBits) {
   const GemmProblem problem = make_gemm_problem(desc(), 9, 3);
   expect_model(problem);
   GemmProblem changed = problem;
@@ -108,7 +108,7 @@ TEST_F(GemmGrid, OneAndManyRowsGiveTheModelsBits) {
   EXPECT_NE(model(changed), model(problem));
 }
 
-TEST_F(GemmGrid, EveryExponentAndMantissaOfTheLargestValueKeepsTheModelsBits) {
+TEST_P(GemmGrid, EveryExponentAndMantissaOfTheLargestValueKeepsTheModelsBits) {
   GemmProblem problem = make_gemm_problem(desc(), 16, 4);
   uint32_t word = 0;
   for (size_t i = 0; i < problem.x.size(); i += 16) {
@@ -121,7 +121,7 @@ TEST_F(GemmGrid, EveryExponentAndMantissaOfTheLargestValueKeepsTheModelsBits) {
   expect_model(problem);
 }
 
-TEST_F(GemmGrid, NeitherTinyNorHugeActivationsLeaveTheirRange) {
+TEST_P(GemmGrid, NeitherTinyNorHugeActivationsLeaveTheirRange) {
   for (int exponent : {-126, -60, -40, 60, 80, 81, 82, 120}) {
     GemmProblem problem = make_gemm_problem(desc(), 3, 5);
     for (uint16_t& value : problem.x) {
@@ -136,7 +136,7 @@ TEST_F(GemmGrid, NeitherTinyNorHugeActivationsLeaveTheirRange) {
 
 // Where every value of a block is within 2^7 of the largest power of two nothing is rounded, so the
 // error is that of FP32 additions alone; one far smaller value shows the difference.
-TEST_F(GemmGrid, ValuesWithinSevenBitsOfTheLargestAreExact) {
+TEST_P(GemmGrid, ValuesWithinSevenBitsOfTheLargestAreExact) {
   GemmProblem problem = make_gemm_problem(desc(), 4, 6);
   for (size_t i = 0; i < problem.x.size(); ++i) {
     const auto exponent = static_cast<uint16_t>(i % 16 == 0 ? 134 : 127 + i % 7);
@@ -155,6 +155,11 @@ TEST_F(GemmGrid, ValuesWithinSevenBitsOfTheLargestAreExact) {
   }
   EXPECT_TRUE(differs);
 }
+
+INSTANTIATE_TEST_SUITE_P(Levels,
+                         GemmGrid,
+                         testing::Values("nvfp4_w4a16_avx2", "nvfp4_w4a16_avx512"),
+                         [](const auto& level) { return std::string(level.param); });
 
 }  // namespace
 }  // namespace nibble::test

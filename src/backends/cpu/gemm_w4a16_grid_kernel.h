@@ -45,7 +45,7 @@ void run_one_row_grid(const GemmTask& task, int64_t group_begin, int64_t group_e
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         high[v] = V::start(&zero);
-        low[v] = V::start(&zero);
+        low[v] = V::start(task.x_sums + b);
       }
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {

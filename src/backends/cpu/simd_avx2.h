@@ -78,6 +78,7 @@ struct Avx2 {
     w[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, nibble));
     w[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble));
   }
+  // -12 * sum(x) is added where 32 bits are reached: here at the end, with VNNI at the start.
   static Int start(const int32_t* /*minus_sum*/) { return _mm256_setzero_si256(); }
   static Int dot(Int acc, Int w, Int x) {
     return keep_order(_mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)));

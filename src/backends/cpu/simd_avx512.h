@@ -85,17 +85,20 @@ struct Avx512 {
     w[1] = _mm512_castsi512_ps(
         _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
-  // Byte v of each lane (packed_scale() in nvfp4_units.h), times 2^-8.
+  // Byte v of each lane (packed_scale() in nvfp4_units.h).
   template <int kVector>
-  static Vec block_scales(const uint8_t* from) {
+  static Vec raw_scales(const uint8_t* from) {  // times 2^-117
     __m512i bits = _mm512_loadu_si512(from);
     bits = kVector == 3 ? _mm512_srli_epi32(bits, 4) : _mm512_slli_epi32(bits, 20 - 8 * kVector);
-    bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0FF00000));
-    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p109f));
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0x0FF00000)));
+  }
+  template <int kVector>
+  static Vec block_scales(const uint8_t* from) {  // times 2^-8
+    return _mm512_mul_ps(raw_scales<kVector>(from), _mm512_set1_ps(0x1p109f));
   }
 
 #ifdef __AVX512VNNI__
-  // ---- W4A4: 64 bytes hold 16 rows x 8 k (see simd_avx2.h) ----
+  // ---- integer products: 64 bytes hold 16 rows x 8 k (see simd_avx2.h) ----
   using Int = __m512i;
   static Int load_int(const float* from) { return _mm512_loadu_si512(from); }
   static void store_int(float* to, Int v) { _mm512_storeu_si512(to, v); }
@@ -111,6 +114,24 @@ struct Avx512 {
   static Int start(const int32_t* minus_sum) { return _mm512_set1_epi32(*minus_sum); }
   static Int dot(Int acc, Int w, Int x) { return _mm512_dpbusd_epi32(acc, w, x); }
   static Vec finish(Int acc, const int32_t* /*minus_sum*/) { return _mm512_cvtepi32_ps(acc); }
+  static Vec finish_digits(Int high, Int low, const int32_t* /*minus_sum*/) {
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+  }
+  static void decode_pairs16(const uint8_t* from, Int* w) {
+    const __m512i table = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i codes = _mm512_loadu_si512(from);
+    for (int half = 0; half < 2; ++half) {
+      const __m512i bytes = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
+      w[2 * half] = _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
+      w[2 * half + 1] = _mm512_srai_epi16(bytes, 8);
+      codes = _mm512_srli_epi16(codes, 4);
+    }
+  }
+  static Int zero_int() { return _mm512_set1_epi32(0); }
+  static Int dot_pairs16(Int acc, Int w, Int x) { return _mm512_dpwssd_epi32(acc, w, x); }
+  static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
 #endif
 
   // ---- BF16: 64 bytes hold 16 rows x 2 k ----
