@@ -242,6 +242,7 @@ template <int kDim>
 __device__ void clear_empty_rows(const Params& p) {
   for (int s = static_cast<int>(blockIdx.x); s < p.call.seqs; s += static_cast<int>(gridDim.x)) {
     if (p.call.kv_lens[s] <= 0) {
+      wait_for_previous_kernel();
       auto* out =
           static_cast<uint32_t*>(p.call.out) + static_cast<int64_t>(s) * p.call.heads * kDim / 2;
       for (int i = static_cast<int>(threadIdx.x); i < p.call.heads * kDim / 2; i += kThreads) {
@@ -439,7 +440,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     }
   }
   __syncthreads();
-  wait_for_previous_kernel();
 
   Stretch stretch;
   if (!find_stretch(p, stretch)) {
@@ -468,6 +468,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     }
   };
   settle();
+  bool waited = false;  // for the kernel that writes this step's keys, values and queries
   const auto copy_stage = [&](int slot) {
     if (ahead_live) {
       const int first = ahead.begin() + ahead_token;
@@ -501,7 +502,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
   };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) {
+    if (!waited && (!ahead_live || ahead.begin() + ahead_token + kTokens >= ahead.length)) {
+      wait_for_previous_kernel();
+      waited = true;
+    }
     copy_stage(i);
+  }
+  if (!waited) {
+    wait_for_previous_kernel();
   }
 
   // ---- addresses of the matrices in a stage

@@ -19,8 +19,6 @@
 // q_begin. Needs two counters that are zero, and leaves them so.
 #include <algorithm>
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -28,6 +26,7 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/attention.cuh"
 #include "backends/cuda/device/wgmma_attention.cuh"
+#include "backends/cuda/tensor_map.h"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -558,18 +557,6 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
 }
 
 // ---- launch ----
-
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncoder;
-}
 
 CUtensorMap cache_map(const void* cache, const PagedAttention& call, int box_rows) {
   CUtensorMap map;

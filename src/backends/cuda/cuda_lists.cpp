@@ -19,6 +19,7 @@ extern const GemmBackend kNvfp4W4a16Sm80;
 extern const GemmBackend kNvfp4W4a4CublasLt;
 extern const GemmBackend kNvfp4W4a4Sm90;
 extern const GemmBackend kNvfp4DequantCublasLt;
+extern const GemmBackend kGemmBf16RowsSm90;
 extern const GemmBackend kGemmBf16RowsCuda;
 extern const GemmBackend kGemmBf16CublasLt;
 extern const AttentionBackend kAttentionPlainCuda;
@@ -40,11 +41,12 @@ std::span<const DeviceApi* const> cuda_device_apis() {
 }
 
 std::span<const GemmBackend* const> cuda_gemm_backends() {
-  static constexpr std::array<const GemmBackend*, 7> kAll{&kNvfp4W4a16Sm90,
+  static constexpr std::array<const GemmBackend*, 8> kAll{&kNvfp4W4a16Sm90,
                                                           &kNvfp4W4a16Sm80,
                                                           &kNvfp4W4a4CublasLt,
                                                           &kNvfp4W4a4Sm90,
                                                           &kNvfp4DequantCublasLt,
+                                                          &kGemmBf16RowsSm90,
                                                           &kGemmBf16RowsCuda,
                                                           &kGemmBf16CublasLt};
   return kAll;

@@ -77,6 +77,9 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const Params p) {
   float sum[kRowBlocks][4] = {};
   uint4 a[kAhead][2];
   const int pieces = p.k / kPiece;
+#if __CUDA_ARCH__ >= 900
+  allow_next_kernel();
+#endif
   // Weights do not wait for the kernel before.
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {

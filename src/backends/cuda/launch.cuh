@@ -1,6 +1,7 @@
 #pragma once
 // Launching kernels that begin before the previous kernel of the stream has ended (programmatic
-// dependent launch): such a kernel calls wait_for_previous_kernel() before it touches memory.
+// dependent launch): such a kernel calls wait_for_previous_kernel() before it touches what others
+// write.
 #include <cuda_runtime.h>
 
 #include "backends/cuda/cuda_check.h"
@@ -38,12 +39,14 @@ void launch_overlapped(void (*kernel)(Parameters...),
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, parameters...));
 }
 
-/// What such a kernel begins with: from here on memory is as the previous kernel left it, and the
-/// next kernel may load what does not depend on this one.
+/// What such a kernel begins with: the next kernel may start, and from here on memory is as the
+/// previous kernel left it. A kernel ends after the one that it waited for, so every kernel before
+/// has ended too. Before the wait a kernel may read what no kernel of the step writes: weights,
+/// angles, positions, slots, lengths, page tables, keys and values of earlier steps.
 __device__ __forceinline__ void begin_overlapped() {
 #if __CUDA_ARCH__ >= 900
-  wait_for_previous_kernel();
   allow_next_kernel();
+  wait_for_previous_kernel();
 #endif
 }
 

@@ -23,6 +23,7 @@ using namespace nibble::cuda;  // NOLINT(google-build-using-namespace): the fold
 using Bf16 = __nv_bfloat16;
 
 constexpr int kNormThreads = 1024;  // at most: a row of 8192 is one piece a thread
+constexpr int kPrepareThreads = 128;
 constexpr int kThreads = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
@@ -80,14 +81,10 @@ __device__ __forceinline__ float rotate_high(float low, float high, float c, flo
   return __fmaf_rn(high, c, __fmul_rn(low, s));
 }
 
+// Weights [at, at + 8) of a norm, stored as bf16 or, where weight_f32 is not null, as f32.
 template <bool kVector>
-__device__ __forceinline__ void scale_piece(float (&x)[8],
-                                            float scale,
-                                            const Bf16* weight,
-                                            const float* weight_f32,
-                                            int64_t at,
-                                            int64_t width) {
-  float w[8];
+__device__ __forceinline__ void load_weight(
+    const Bf16* weight, const float* weight_f32, int64_t at, int64_t width, float (&w)[8]) {
   if (weight_f32 != nullptr) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -96,6 +93,17 @@ __device__ __forceinline__ void scale_piece(float (&x)[8],
   } else {
     load8<kVector>(weight, at, width, w);
   }
+}
+
+template <bool kVector>
+__device__ __forceinline__ void scale_piece(float (&x)[8],
+                                            float scale,
+                                            const Bf16* weight,
+                                            const float* weight_f32,
+                                            int64_t at,
+                                            int64_t width) {
+  float w[8];
+  load_weight<kVector>(weight, weight_f32, at, width, w);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     x[j] = x[j] * scale * w[j];
@@ -112,10 +120,15 @@ struct NormParams {
   float eps;
 };
 
-// One block a row; a thread keeps its first piece in registers, wider rows are read again.
-template <bool kVector>
+// One block a row. A thread keeps its first piece in registers, wider rows are read again (kWide:
+// more than kNormThreads pieces). Short code on purpose: a block of a decode step runs it once,
+// from a cold instruction cache. The weights, which no kernel writes, are asked for before the
+// wait.
+template <bool kVector, bool kWide>
 __global__ void __launch_bounds__(kNormThreads) norm_kernel(const NormParams p) {
-  begin_overlapped();
+#if __CUDA_ARCH__ >= 900
+  allow_next_kernel();
+#endif
   __shared__ float partial[kNormThreads / 32];
   const auto row = static_cast<int64_t>(blockIdx.x);
   const Bf16* x_row = p.x + row * p.x_stride;
@@ -123,6 +136,13 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const NormParams p) 
   const Bf16* sum_row = p.residual != nullptr ? residual_row : x_row;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * 8;
   const int64_t step = static_cast<int64_t>(blockDim.x) * 8;
+  float w[8] = {};
+  if (first < p.width) {
+    load_weight<kVector>(p.weight, p.weight_f32, first, p.width, w);
+  }
+#if __CUDA_ARCH__ >= 900
+  wait_for_previous_kernel();
+#endif
   float kept[8] = {};
   float sum = 0.0f;
   for (int64_t at = first; at < p.width; at += step) {
@@ -138,11 +158,14 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const NormParams p) 
       store8<kVector>(residual_row, at, p.width, x);
     }
     sum += square_sum(x);
-    if (at == first) {
+    if (!kWide || at == first) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         kept[j] = x[j];
       }
+    }
+    if (!kWide) {
+      break;
     }
   }
   sum = warp_sum(sum);
@@ -155,11 +178,18 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const NormParams p) 
   sum = warp_sum(lane < warps ? partial[lane] : 0.0f);
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps);
   for (int64_t at = first; at < p.width; at += step) {
-    if (at != first) {
+    if (kWide && at != first) {
       load8<kVector>(sum_row, at, p.width, kept);
+      load_weight<kVector>(p.weight, p.weight_f32, at, p.width, w);
     }
-    scale_piece<kVector>(kept, scale, p.weight, p.weight_f32, at, p.width);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      kept[j] = kept[j] * scale * w[j];
+    }
     store8<kVector>(p.out + row * p.out_stride, at, p.width, kept);
+    if (!kWide) {
+      break;
+    }
   }
 }
 
@@ -186,14 +216,17 @@ void launch_norm(const Tensor& x,
   p.eps = eps;
   const bool vector = p.width % 8 == 0 && aligned(x) && aligned(out) && aligned(weight) &&
                       (residual == nullptr || aligned(*residual));
-  const auto pieces = static_cast<int>(std::min<int64_t>((p.width + 7) / 8, kNormThreads));
-  const int threads = (pieces + 31) / 32 * 32;
+  const int64_t all = (p.width + 7) / 8;
+  const auto pieces = static_cast<int>(std::min<int64_t>(all, kNormThreads));
+  const auto threads = static_cast<unsigned>((pieces + 31) / 32 * 32);
+  const dim3 grid(static_cast<unsigned>(x.shape[0]));
   choose_vector(vector, [&](auto kind) {
-    launch_overlapped(norm_kernel<decltype(kind)::value>,
-                      dim3(static_cast<unsigned>(x.shape[0])),
-                      static_cast<unsigned>(threads),
-                      native(stream),
-                      p);
+    constexpr bool kVector = decltype(kind)::value;
+    if (all <= kNormThreads) {
+      launch_overlapped(norm_kernel<kVector, false>, grid, threads, native(stream), p);
+    } else {
+      launch_overlapped(norm_kernel<kVector, true>, grid, threads, native(stream), p);
+    }
   });
 }
 
@@ -373,11 +406,13 @@ struct PrepareParams {
 
 // One warp a head of one token: eight channels a lane. The arithmetic of head_norm_kernel and
 // rope_kernel, in registers.
-__global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(const PrepareParams p) {
+__global__ void __launch_bounds__(kPrepareThreads) prepare_qkv_kernel(const PrepareParams p) {
+#if __CUDA_ARCH__ >= 900
+  allow_next_kernel();
+#endif
   const int heads = p.heads[0] + 2 * p.heads[1];
-  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
-  begin_overlapped();
   if (item >= p.items) {
     return;
   }
@@ -396,6 +431,34 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(const PreparePara
                                   : p.head_stride[2]);
   const int at = lane * 8;
   const bool mine = at < p.head_dim;
+  // What no kernel of the step writes is loaded before the wait: angles, weights, where to.
+  const int pieces = p.half / 8;
+  const bool low = lane < pieces;
+  const bool rotated = kind < 2 && lane < 2 * pieces;
+  const int64_t slot = kind == 0 ? 0 : p.slots[token];
+  const void* weight = kind == 0 ? p.weight[0] : kind == 1 ? p.weight[1] : nullptr;
+  float cosine[8] = {};
+  float sine[8] = {};
+  if (rotated) {
+    const float* angles =
+        p.cos_sin + p.positions[token] * p.table_stride + (low ? at : at - p.half);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      cosine[j] = angles[j];
+      sine[j] = angles[p.half + j];
+    }
+  }
+  float factor[8] = {};
+  if (weight != nullptr && mine) {
+    load_weight<true>(static_cast<const Bf16*>(weight),
+                      p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
+                      at,
+                      p.head_dim,
+                      factor);
+  }
+#if __CUDA_ARCH__ >= 900
+  wait_for_previous_kernel();
+#endif
   uint4 raw = make_uint4(0, 0, 0, 0);
   if (mine) {
     raw = *reinterpret_cast<const uint4*>(row + at);
@@ -403,34 +466,25 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(const PreparePara
   if (kind < 2) {
     float x[8];
     unpack8(raw, x);
-    const void* weight = kind == 0 ? p.weight[0] : p.weight[1];
     if (weight != nullptr) {
       const float sum = warp_sum(square_sum(x));
       const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.head_dim) + p.eps);
       if (mine) {
-        scale_piece<true>(x,
-                          scale,
-                          static_cast<const Bf16*>(weight),
-                          p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
-                          at,
-                          p.head_dim);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] = x[j] * scale * factor[j];
+        }
       }
       unpack8(pack8(x), x);
     }
     // The lane that has the other half of each pair.
-    const int pieces = p.half / 8;
-    const bool low = lane < pieces;
-    const bool rotated = lane < 2 * pieces;
     const int other = rotated ? (low ? lane + pieces : lane - pieces) : lane;
-    const float* cosine =
-        p.cos_sin + p.positions[token] * p.table_stride + (low ? at : at - p.half);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float y = __shfl_sync(kAllLanes, x[j], other);
       if (rotated) {
-        const float c = cosine[j];
-        const float s = cosine[p.half + j];
-        x[j] = low ? rotate_low(x[j], y, c, s) : rotate_high(y, x[j], c, s);
+        x[j] = low ? rotate_low(x[j], y, cosine[j], sine[j])
+                   : rotate_high(y, x[j], cosine[j], sine[j]);
       }
     }
     raw = pack8(x);
@@ -442,7 +496,6 @@ __global__ void __launch_bounds__(kThreads) prepare_qkv_kernel(const PreparePara
     *reinterpret_cast<uint4*>(row + at) = raw;
     return;
   }
-  const int64_t slot = p.slots[token];
   if (slot < 0) {
     return;
   }
@@ -681,8 +734,11 @@ void prepare_qkv(const QkvArgs& args, Stream stream) {
   p.page_size = static_cast<int>(args.k_cache.shape[1]);
   p.eps = args.eps;
   if (p.items > 0) {
-    launch_overlapped(
-        prepare_qkv_kernel, dim3(blocks_of(p.items, kThreads / 32)), kThreads, native(stream), p);
+    launch_overlapped(prepare_qkv_kernel,
+                      dim3(blocks_of(p.items, kPrepareThreads / 32)),
+                      kPrepareThreads,
+                      native(stream),
+                      p);
   }
 }
 
