@@ -42,6 +42,37 @@ TEST(GemmPanels, Fp32KernelsGiveTheOraclesBits) {
   }
 }
 
+// Row r holds code byte r, block b scale code b: every pair of them, on every level.
+TEST(GemmPanels, EveryCodeTimesEveryScaleIsRight) {
+  StreamOwner stream(Device{}, 2);
+  int compared = 0;
+  for (QuantMode mode : {kW4A16, kW4A4}) {
+    GemmDesc desc = make_gemm_desc(mode, 256, 127 * 16, kHost);
+    desc.out = DType::F32;
+    GemmProblem problem = make_gemm_problem(desc, 2, 12);
+    for (size_t i = 0; i < problem.weights[0].size(); ++i) {
+      problem.weights[0][i] = static_cast<uint8_t>(i / (127 * 8));
+    }
+    for (size_t i = 0; i < problem.scales[0].size(); ++i) {
+      problem.scales[0][i] = static_cast<uint8_t>(i % 127);
+    }
+    GemmProblem changed = problem;
+    changed.weights[0][100 * 127 * 8 + 126 * 8] ^= 0x01;  // a code under the largest scale
+    const std::vector<double> exact = problem.expected();
+    for (const GemmBackend* backend : gemm_backends()) {
+      if (!backend->supports(desc).ok) {
+        continue;
+      }
+      ++compared;
+      EXPECT_LE(relative_l2(exact, run_gemm(*backend, problem, stream.get())), 3e-5)
+          << backend->name;
+      EXPECT_GT(relative_l2(exact, run_gemm(*backend, changed, stream.get())), 3e-5)
+          << backend->name;
+    }
+  }
+  EXPECT_GE(compared, 2);
+}
+
 // Rows beyond one row block (192) and one decoded tile (128 steps) exercise the outer loops.
 TEST(GemmPanels, RowBlocksAndTilesDoNotChangeBits) {
   StreamOwner stream(Device{}, 2);

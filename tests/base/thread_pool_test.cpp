@@ -1,10 +1,12 @@
 #include "base/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 namespace nibble {
 namespace {
@@ -28,6 +30,37 @@ TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
       }
     }
   }
+}
+
+// Calls region until each worker has taken part: who takes which piece is not fixed.
+std::vector<int> allowed_cpus_of_workers(ThreadPool& pool) {
+  std::vector<int> counts(static_cast<size_t>(pool.num_threads()), 0);
+  for (int round = 0; round < 2000; ++round) {
+    pool.parallel_for(16, 1, [&](int64_t, int64_t, int thread_index) {
+      cpu_set_t allowed;
+      CPU_ZERO(&allowed);
+      sched_getaffinity(0, sizeof allowed, &allowed);
+      counts[static_cast<size_t>(thread_index)] = CPU_COUNT(&allowed);
+      std::this_thread::yield();
+    });
+    if (std::find(counts.begin(), counts.end(), 0) == counts.end()) {
+      break;
+    }
+  }
+  return counts;
+}
+
+TEST(ThreadPool, PinnedWorkersHaveOneCpuAndOthersKeepTheirChoice) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  if (CPU_COUNT(&allowed) < 2) {
+    GTEST_SKIP() << "one cpu: nothing to see";
+  }
+  ThreadPool pinned(2, true);
+  EXPECT_EQ(allowed_cpus_of_workers(pinned)[1], 1);
+  ThreadPool free(2);
+  EXPECT_EQ(allowed_cpus_of_workers(free)[1], CPU_COUNT(&allowed));
 }
 
 TEST(ThreadPool, RunsManySmallRegionsInARow) {

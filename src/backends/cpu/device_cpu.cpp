@@ -12,6 +12,7 @@
 
 #include "base/cpu_info.h"
 #include "base/memory_limit.h"
+#include "base/memory_nodes.h"
 #include "base/thread_pool.h"
 #include "tensor/device_api.h"
 
@@ -65,7 +66,10 @@ void fill_bytes(void* memory, int byte, size_t size_bytes, Stream /*stream*/) {
 void synchronize(Stream /*stream*/) {}
 
 Stream create_stream(Device device, int num_threads) {
-  auto pool = std::make_unique<ThreadPool>(num_threads > 0 ? num_threads : num_usable_cpus());
+  // Memory belongs to the node of the thread that first writes it, and packing divides weights as
+  // products do: with several nodes threads must stay where they are, with one they may move.
+  auto pool = std::make_unique<ThreadPool>(num_threads > 0 ? num_threads : num_usable_cpus(),
+                                           num_memory_nodes() > 1);
   return {device, pool.release()};  // destroy_stream takes it back
 }
 

@@ -161,8 +161,10 @@ inline __attribute__((always_inline)) void add_slices(const uint8_t* unit,
 }
 
 // Bytes ahead of the stream; hardware prefetchers stop at page borders. 4096 reached 79 to 90 % of
-// the read speed on Zen 3, this 88 to 105 %.
+// the read speed on Zen 3, 8192 into L1 93 %, into L2 100 %; on a Xeon 75 and 81 %, and half
+// without.
 constexpr int kPrefetchBytes = 8192;
+constexpr int kPrefetchLevel = 2;  // of __builtin_prefetch: L2 and beyond
 
 template <typename V, typename Format>
 void run_one_row(const GemmTask& task, int64_t group_begin, int64_t group_end) {
@@ -180,7 +182,7 @@ void run_one_row(const GemmTask& task, int64_t group_begin, int64_t group_end) {
     for (int64_t u = 0; u < units; ++u) {
 #pragma GCC unroll 16
       for (int line = 0; line < Format::kUnitBytes; line += 64) {
-        __builtin_prefetch(unit + kPrefetchBytes + line);
+        __builtin_prefetch(unit + kPrefetchBytes + line, 0, kPrefetchLevel);
       }
       if constexpr (Format::kScaled) {
         Vec sum[kVectors];

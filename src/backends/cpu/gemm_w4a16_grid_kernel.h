@@ -37,7 +37,7 @@ void run_one_row_grid(const GemmTask& task, int64_t group_begin, int64_t group_e
     for (int64_t b = 0; b < blocks; ++b) {
 #pragma GCC unroll 16
       for (int line = 0; line < W4a4Unit<V>::kBytes; line += 64) {
-        __builtin_prefetch(unit + kPrefetchBytes + line);
+        __builtin_prefetch(unit + kPrefetchBytes + line, 0, kPrefetchLevel);
       }
       Int high[kVectors];
       Int low[kVectors];

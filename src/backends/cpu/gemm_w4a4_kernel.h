@@ -50,7 +50,7 @@ void run_one_row_w4a4(const GemmTask& task, int64_t group_begin, int64_t group_e
     for (int64_t b = 0; b < blocks; ++b) {
 #pragma GCC unroll 16
       for (int line = 0; line < W4a4Unit<V>::kBytes; line += 64) {
-        __builtin_prefetch(unit + kPrefetchBytes + line);
+        __builtin_prefetch(unit + kPrefetchBytes + line, 0, kPrefetchLevel);
       }
       const Vec x_scale = V::broadcast(task.x_scales + b);
       for_vectors([&]<int v>() __attribute__((always_inline)) {
