@@ -2,8 +2,9 @@
 """Checkpoints of a named shape with random weights, for measuring speed: NVFP4 linears in ModelOpt's
 layout, embedding, head, norms and routers in BF16. The text they write means nothing.
 
-usage: make_synthetic_model.py SHAPE OUT_DIR
-SHAPE: qwen3-0.6b, qwen3-8b, qwen3-32b, llama-3.1-70b, llama-3.1-70b-20l (20 of its 80 layers), smollm2-135m,
+usage: make_synthetic_model.py [--bf16] SHAPE OUT_DIR
+--bf16: linears in BF16 too, as a source for the quantizer
+SHAPE: qwen2.5-1.5b, qwen3-0.6b, qwen3-8b, qwen3-32b, llama-3.1-70b, llama-3.1-70b-20l (20 of its 80 layers), smollm2-135m,
        moe-64x8 (8 layers, 64 experts, 8 a token)
 """
 import json
@@ -19,6 +20,10 @@ LLAMA_70B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidd
              "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "rope_theta": 500000.0,
              "tie_word_embeddings": False, "max_position_embeddings": 131072}
 SHAPES = {
+    "qwen2.5-1.5b": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1536,
+                     "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+                     "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000.0,
+                     "tie_word_embeddings": True},
     "qwen3-0.6b": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
                    "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_theta": 1000000.0,
@@ -66,12 +71,15 @@ class Noise:
         return self.tile(self.values[deviation], size)
 
 
-def entries(config, noise):
+def entries(config, noise, bf16):
     """(name, dtype, shape, bytes) of every tensor, made when asked for."""
     hidden, heads, kv, dim = (config[key] for key in
                               ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"))
 
     def linear(name, n, k):
+        if bf16:
+            yield from plain(f"{name}.weight", [n, k], k ** -0.5)
+            return
         yield f"{name}.weight", "U8", [n, k // 2], lambda: noise.tile(noise.codes, n * k // 2)
         yield f"{name}.weight_scale", "F8_E4M3", [n, k // 16], lambda: noise.tile(noise.scales, n * k // 16)
         yield f"{name}.weight_scale_2", "F32", [], lambda: struct.pack("<f", 0.07 / k ** 0.5)
@@ -115,21 +123,25 @@ def entries(config, noise):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
+    bf16 = sys.argv[1:2] == ["--bf16"]
+    arguments = sys.argv[2:] if bf16 else sys.argv[1:]
+    if len(arguments) != 2 or arguments[0] not in SHAPES:
         sys.exit(__doc__)
-    config = {**COMMON, **SHAPES[sys.argv[1]]}
-    out = sys.argv[2]
+    config = {**COMMON, **SHAPES[arguments[0]]}
+    out = arguments[1]
     os.makedirs(out, exist_ok=True)
     quantization = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16,
                     "exclude_modules": ["lm_head", "model.embed_tokens", "*mlp.gate"]}
-    for name, value in (("config.json", config), ("generation_config.json", {"eos_token_id": 2}),
-                        ("hf_quant_config.json", {"producer": {"name": "synthetic"}, "quantization": quantization})):
+    files = {"config.json": config, "generation_config.json": {"eos_token_id": 2}}
+    if not bf16:
+        files["hf_quant_config.json"] = {"producer": {"name": "synthetic"}, "quantization": quantization}
+    for name, value in files.items():
         with open(os.path.join(out, name), "w") as file:
             json.dump(value, file, indent=1)
     noise = Noise(0)
     sizes = {"U8": 1, "F8_E4M3": 1, "BF16": 2, "F32": 4}
     header, offset = {}, 0
-    for name, dtype, shape, _ in entries(config, noise):
+    for name, dtype, shape, _ in entries(config, noise, bf16):
         size = sizes[dtype]
         for extent in shape:
             size *= extent
@@ -139,7 +151,7 @@ def main():
     text += b" " * (-len(text) % 8)
     with open(os.path.join(out, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for _, _, _, data in entries(config, noise):
+        for _, _, _, data in entries(config, noise, bf16):
             file.write(data())
     print(f"{out}: {offset / 1e6:.0f} MB")
 

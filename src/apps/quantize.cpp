@@ -8,9 +8,13 @@
 
 #include "apps/calibration_text.h"
 #include "apps/commands.h"
+#include "apps/engine_flags.h"
+#include "base/file.h"
+#include "examine/eval.h"
 #include "quantize/pipeline.h"
 #include "quantize/report.h"
 #include "quantize/write.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace nibble::apps {
 
@@ -27,7 +31,46 @@ struct QuantizeFlags {
   std::string head = "keep";
   double max_shard_gb = 4.0;
   bool json = false;
+  std::string evaluation_path;
+  examine::EvalOptions evaluation;
 };
+
+// Perplexity and divergence of the source, of its data-free form and of the result, into the
+// report.
+Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& report) {
+  EngineFlags engine;
+  engine.device = "cpu";
+  engine.num_threads = flags.options.num_threads;
+  engine.log_level = "warn";
+  engine.model_path = flags.options.source;
+  const engine::EngineConfig source = TRY(resolve_engine_config(engine));
+  const auto tokenizer = TRY(text::Tokenizer::from_file(flags.options.source + "/tokenizer.json"));
+  const std::vector<int32_t> tokens =
+      tokenizer.encode(TRY(read_text_file(flags.evaluation_path, size_t{1} << 30)), false);
+  const auto compare = [&](const std::string& name,
+                           const engine::EngineConfig& config) -> Result<void> {
+    const auto scores =
+        TRY(examine::evaluate_divergence(config, source, tokens, flags.evaluation)).all;
+    if (report.evaluations.empty()) {
+      report.evaluations.push_back({"source", scores.reference_perplexity.value_or(0), 0, 1});
+    }
+    report.evaluations.push_back(
+        {name, scores.perplexity, scores.kl.value_or(0), scores.top1.value_or(0)});
+    return {};
+  };
+  if (flags.options.method != quantize::Method::FourOverSix) {
+    engine::EngineConfig online = source;
+    online.online_nvfp4 = true;
+    TRY(compare("four-over-six while loading", online));
+  }
+  engine::EngineConfig result = source;
+  result.model_path = flags.options.destination;
+  TRY(compare("result", result));
+  report.evaluation_text = flags.evaluation_path;
+  report.evaluation_tokens = flags.evaluation.window * flags.evaluation.windows;
+  quantize::write_report(report, flags.options.destination);
+  return {};
+}
 
 Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
@@ -55,7 +98,13 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
           flags.calibration_tokens);
     }
   }
-  return quantize::quantize(options);
+  quantize::QuantizeReport report = TRY(quantize::quantize(options));
+  if (!flags.evaluation_path.empty()) {
+    QuantizeFlags used = flags;
+    used.options.method = options.method;
+    TRY(evaluate(used, report));
+  }
+  return report;
 }
 
 int run_quantize(const QuantizeFlags& flags) {
@@ -110,6 +159,13 @@ void add_quantize(CLI::App& app, Action& action) {
                       flags->options.bits,
                       "mean bits a weight, 4.5 to 8: the most sensitive matrices become FP8");
   command->add_option("--lm-head", flags->head, "the output head: keep, nvfp4 or fp8")
+      ->capture_default_str();
+  command->add_option("--eval",
+                      flags->evaluation_path,
+                      "text to predict before and after: perplexity and KL go into the report");
+  command->add_option("--eval-window", flags->evaluation.window, "tokens of one window of it")
+      ->capture_default_str();
+  command->add_option("--eval-windows", flags->evaluation.windows, "how many windows")
       ->capture_default_str();
   command->add_option("--max-shard-gb", flags->max_shard_gb, "start a new file past this many GB")
       ->check(CLI::PositiveNumber)

@@ -95,8 +95,10 @@ size_t argmax(std::span<const float> logits) {
 }
 
 // KL(p || q) of the softmaxes of two rows.
-double divergence(std::span<const float> p, std::span<const float> q, double log_total_q) {
-  const double log_total_p = log_sum_exp(p);
+double divergence(std::span<const float> p,
+                  double log_total_p,
+                  std::span<const float> q,
+                  double log_total_q) {
   double sum = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     const double log_p = static_cast<double>(p[i]) - log_total_p;
@@ -141,12 +143,14 @@ struct Sums {
   int64_t predictions = 0;
   double nll = 0;
   double kl = 0;
+  double reference_nll = 0;
   int64_t same = 0;
 
   void add(const Sums& other) {
     predictions += other.predictions;
     nll += other.nll;
     kl += other.kl;
+    reference_nll += other.reference_nll;
     same += other.same;
   }
   WindowScores scores(bool with_reference) const {
@@ -157,6 +161,7 @@ struct Sums {
     scores.perplexity = std::exp(scores.nll);
     if (with_reference) {
       scores.kl = kl / count;
+      scores.reference_perplexity = std::exp(reference_nll / count);
       scores.top1 = static_cast<double>(same) / count;
     }
     return scores;
@@ -191,7 +196,9 @@ Sums run_window(Fed& model,
         const auto row = static_cast<size_t>(position - chunk_begin);
         const auto other =
             std::span<const float>(expected).subspan(row * logits.size(), logits.size());
-        sums.kl += divergence(other, logits, log_total);
+        const double reference_total = log_sum_exp(other);
+        sums.reference_nll += reference_total - static_cast<double>(other[next]);
+        sums.kl += divergence(other, reference_total, logits, log_total);
         sums.same += argmax(other) == argmax(logits) ? 1 : 0;
       }
     });
@@ -249,6 +256,7 @@ boost::json::object scores_json(const WindowScores& scores) {
   if (scores.kl && scores.top1) {
     object["kl"] = *scores.kl;
     object["top1"] = *scores.top1;
+    object["reference_ppl"] = scores.reference_perplexity.value_or(0);
   }
   return object;
 }

@@ -30,6 +30,7 @@ struct WindowScores {
   double perplexity = 0;
   std::optional<double> kl;    // mean of KL(reference || model) per prediction
   std::optional<double> top1;  // share of predictions with the same most likely token
+  std::optional<double> reference_perplexity;
 };
 
 struct EvalReport {

@@ -424,8 +424,7 @@ Result<void> write_output(const QuantizeOptions& options,
     (tensor.precision == Precision::Fp8 ? scheme.fp8 : scheme.nvfp4).push_back(tensor.module);
   }
   copy_side_files(options.source, folder);
-  write_file_atomically(folder + "/quantize_report.json", pretty_json(to_json(report)));
-  write_file_atomically(folder + "/quantize_report.html", to_html(report));
+  write_report(report, folder);
   if (options.layout == Layout::ModelOpt) {
     write_file_atomically(folder + "/hf_quant_config.json", pretty_json(hf_quant_config(scheme)));
   }
@@ -438,6 +437,11 @@ Result<void> write_output(const QuantizeOptions& options,
 }
 
 }  // namespace
+
+void write_report(const QuantizeReport& report, const std::string& folder) {
+  write_file_atomically(folder + "/quantize_report.json", pretty_json(to_json(report)));
+  write_file_atomically(folder + "/quantize_report.html", to_html(report));
+}
 
 Result<QuantizeReport> quantize(const QuantizeOptions& options) {
   const auto start = std::chrono::steady_clock::now();

@@ -37,4 +37,7 @@ struct QuantizeOptions {
 // and the same call goes on from there. Throws SystemError when the disk fails.
 Result<QuantizeReport> quantize(const QuantizeOptions& options);
 
+// Writes quantize_report.json and .html into a folder.
+void write_report(const QuantizeReport& report, const std::string& folder);
+
 }  // namespace nibble::quantize

@@ -112,6 +112,14 @@ json::object to_json(const QuantizeReport& report) {
   for (const auto& [module, reason] : report.kept) {
     kept.push_back(json::object{{"module", module}, {"reason", reason}});
   }
+  json::array evaluations;
+  for (const Evaluation& one : report.evaluations) {
+    evaluations.push_back(json::object{
+        {"model", one.model}, {"ppl", one.perplexity}, {"kl", one.kl}, {"top1", one.top1}});
+  }
+  json::object evaluation{{"text", report.evaluation_text},
+                          {"tokens", report.evaluation_tokens},
+                          {"models", std::move(evaluations)}};
   return {{"source", report.source},
           {"recipe", to_string(report.method)},
           {"calibration_tokens", report.calibration_tokens},
@@ -124,6 +132,8 @@ json::object to_json(const QuantizeReport& report) {
           {"rounded_weights", report.rounded_weights},
           {"peak_bytes", report.peak_bytes},
           {"mean_relative_error", report.mean_relative_error()},
+          {"evaluation",
+           report.evaluations.empty() ? json::value(nullptr) : json::value(std::move(evaluation))},
           {"tensors", std::move(tensors)},
           {"kept", std::move(kept)}};
 }
@@ -167,6 +177,13 @@ std::string summary_text(const QuantizeReport& report) {
                         worst[i]->relative_error,
                         worst[i]->module,
                         worst[i]->relative_error > kSuspiciousError ? "  (unusually large)" : "");
+  }
+  for (const Evaluation& one : report.evaluations) {
+    text += fmt::format("{:<28} ppl {:8.3f}  kl {:.4f}  same top-1 {:.3f}\n",
+                        one.model,
+                        one.perplexity,
+                        one.kl,
+                        one.top1);
   }
   std::map<std::string_view, size_t> fallbacks;
   for (const TensorReport& tensor : report.tensors) {

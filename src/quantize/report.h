@@ -44,6 +44,14 @@ struct Spent {
   double cpu_seconds = 0;
 };
 
+// How a model predicts a text, beside its source. Means over all predictions.
+struct Evaluation {
+  std::string model;  // "source", "four-over-six while loading", "result"
+  double perplexity = 0;
+  double kl = 0;    // of the source's distributions to this model's
+  double top1 = 1;  // share of predictions with the same most likely token
+};
+
 struct QuantizeReport {
   std::string source;
   Method method = Method::Max;
@@ -59,6 +67,10 @@ struct QuantizeReport {
   Spent rounding;               // choosing folds, scales and codes: grows with the weights
   int64_t rounded_weights = 0;  // in that time
   int64_t peak_bytes = 0;       // largest resident size of the process so far
+
+  std::string evaluation_text;  // the file; empty: not evaluated
+  int64_t evaluation_tokens = 0;
+  std::vector<Evaluation> evaluations;  // before and after
 
   int64_t num_weights() const;
   double mean_relative_error() const;  // 0 without tensors

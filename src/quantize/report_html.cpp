@@ -255,6 +255,22 @@ std::string tensor_table(const QuantizeReport& report) {
   return html + "</table></div>";
 }
 
+std::string evaluation_table(const QuantizeReport& report) {
+  std::string html = fmt::format(
+      "<p>{} tokens of {}.</p><table><tr><th>model</th><th>perplexity</th><th>KL to the source</th>"
+      "<th>same top-1</th></tr>",
+      report.evaluation_tokens,
+      escaped(report.evaluation_text));
+  for (const Evaluation& one : report.evaluations) {
+    html += fmt::format("<tr><td>{}</td><td>{:.3f}</td><td>{:.4f}</td><td>{:.3f}</td></tr>",
+                        escaped(one.model),
+                        one.perplexity,
+                        one.kl,
+                        one.top1);
+  }
+  return html + "</table>";
+}
+
 std::string kept_table(const QuantizeReport& report) {
   std::string html = "<table><tr><th>module</th><th>why it stays</th></tr>";
   for (const auto& [module, reason] : report.kept) {
@@ -280,6 +296,9 @@ std::string to_html(const QuantizeReport& report) {
       report.kept.size(),
       static_cast<double>(report.source_bytes) / kMegabyte,
       static_cast<double>(report.output_bytes) / kMegabyte);
+  if (!report.evaluations.empty()) {
+    html += "<h2>Before and after</h2>\n" + evaluation_table(report);
+  }
   html += "<h2>By kind</h2>\n" + kind_table(report);
   const bool calibrated =
       std::any_of(report.tensors.begin(), report.tensors.end(), [](const TensorReport& tensor) {

@@ -66,6 +66,9 @@ TEST(Eval, AModelDoesNotDivergeFromItselfButFromAnotherMode) {
       evaluate_divergence(model(Nvfp4Mode::W4A4), model(), tokens, options).value();
   EXPECT_GT(*other.all.kl, 1e-3);
   EXPECT_LT(*other.all.top1, 1.0);
+  EXPECT_NEAR(*same.all.reference_perplexity, same.all.perplexity, 1e-9);
+  EXPECT_NEAR(*other.all.reference_perplexity, same.all.perplexity, 1e-9);
+  EXPECT_GT(std::fabs(other.all.perplexity - same.all.perplexity), 1e-6);
   EXPECT_EQ(other.quantization, "nvfp4 (w4a4)");
   EXPECT_EQ(other.reference_quantization, "nvfp4 (w4a16)");
   const boost::json::value json = to_json(other);

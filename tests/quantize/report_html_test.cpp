@@ -47,6 +47,16 @@ TEST(ReportHtml, IsOnePageThatNeedsNothingElse) {
   EXPECT_EQ(count(page, "<table"), count(page, "</table>"));
 }
 
+TEST(ReportHtml, ShowsWhatTheModelPredictsBeforeAndAfterWhereThatWasAsked) {
+  QuantizeReport report = sample();
+  EXPECT_THAT(to_html(report), Not(HasSubstr("Before and after")));
+  report.evaluation_text = "a<b>.txt";
+  report.evaluations = {{"source", 12.5, 0, 1}, {"result", 13.25, 0.0421, 0.875}};
+  EXPECT_THAT(to_html(report), HasSubstr("a&lt;b&gt;.txt"));
+  EXPECT_THAT(to_html(report),
+              HasSubstr("<td>result</td><td>13.250</td><td>0.0421</td><td>0.875</td>"));
+}
+
 TEST(ReportHtml, ShowsEveryMatrixAndWhatStays) {
   const std::string page = to_html(sample());
   EXPECT_THAT(page, HasSubstr("<title>model.layers.2.mlp.up_proj: 0.003</title>"));
