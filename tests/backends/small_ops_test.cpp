@@ -237,34 +237,46 @@ TEST_P(SmallOpsOf, PreparingQkvIsNormRotationAndStoreBitForBit) {
   struct Sizes {
     int64_t head_dim, rotary;
     bool norm;
+    int64_t tokens, heads;
   };
-  for (const Sizes& sizes :
-       {Sizes{128, 128, true}, Sizes{64, 64, false}, Sizes{64, 32, true}, Sizes{20, 16, true}}) {
+  // Few tokens, and so many that blocks have several heads of each kind.
+  for (const Sizes& sizes : {Sizes{128, 128, true, 5, 3},
+                             Sizes{64, 64, false, 5, 3},
+                             Sizes{64, 32, true, 5, 3},
+                             Sizes{20, 16, true, 5, 3},
+                             Sizes{128, 128, true, 600, 19},
+                             Sizes{256, 64, true, 1100, 3}}) {
     const int64_t dim = sizes.head_dim;
-    const int64_t width = 7 * dim;  // 3 heads of q, 2 of k, 2 of v
-    auto fused = random_bf16(5 * static_cast<size_t>(width));
+    const int64_t tokens = sizes.tokens;
+    const int64_t pages = tokens / 4 + 3;
+    const int64_t width = (sizes.heads + 4) * dim;  // q, then 2 heads of k and of v
+    auto fused = random_bf16(static_cast<size_t>(tokens * width));
     auto apart = fused;
     auto q_weight = random_bf16(static_cast<size_t>(dim));
     auto k_weight = random_bf16(static_cast<size_t>(dim));
-    VisibleVector<int32_t> positions{0, 3, 7, 1, 6};
-    VisibleVector<int32_t> slots{9, -1, 4, 0, 15};
+    VisibleVector<int32_t> positions(static_cast<size_t>(tokens));
+    VisibleVector<int32_t> slots(static_cast<size_t>(tokens));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      positions[i] = static_cast<int32_t>(i * 3 % 8);
+      slots[i] = i % 5 == 1 ? -1 : static_cast<int32_t>(4 * pages - 2) - static_cast<int32_t>(i);
+    }
     VisibleVector<float> table(8 * static_cast<size_t>(sizes.rotary));
     for (size_t i = 0; i < table.size(); ++i) {
       table[i] = std::sin(static_cast<float>(i));
     }
-    const auto cache_size = static_cast<size_t>(4 * 4 * 2 * dim);
+    const auto cache_size = static_cast<size_t>(pages * 4 * 2 * dim);
     auto caches = std::vector<VisibleVector<uint16_t>>(4, poisoned(cache_size));
     const auto views = [&](VisibleVector<uint16_t>& rows) {
       QkvArgs args;
       const auto heads = [&](int64_t begin, int64_t count) {
-        Tensor view = bf16(rows, {5, count, dim});
+        Tensor view = bf16(rows, {tokens, count, dim});
         view.data = rows.data() + begin * dim;
         view.stride[0] = width;
         return view;
       };
-      args.q = heads(0, 3);
-      args.k = heads(3, 2);
-      args.v = heads(5, 2);
+      args.q = heads(0, sizes.heads);
+      args.k = heads(sizes.heads, 2);
+      args.v = heads(sizes.heads + 2, 2);
       return args;
     };
     const Tensor cos_sin = view(table, DType::F32, {8, sizes.rotary});
@@ -274,11 +286,11 @@ TEST_P(SmallOpsOf, PreparingQkvIsNormRotationAndStoreBitForBit) {
       args.k_weight = bf16(k_weight, {dim});
       args.eps = 1e-6f;
     }
-    args.positions = view(positions, DType::I32, {5});
-    args.slots = view(slots, DType::I32, {5});
+    args.positions = view(positions, DType::I32, {tokens});
+    args.slots = view(slots, DType::I32, {tokens});
     args.cos_sin = cos_sin;
-    args.k_cache = bf16(caches[0], {4, 4, 2, dim});
-    args.v_cache = bf16(caches[1], {4, 4, 2, dim});
+    args.k_cache = bf16(caches[0], {pages, 4, 2, dim});
+    args.v_cache = bf16(caches[1], {pages, 4, 2, dim});
     run(ops_.prepare_qkv, args);
 
     const QkvArgs want = views(apart);
@@ -291,11 +303,11 @@ TEST_P(SmallOpsOf, PreparingQkvIsNormRotationAndStoreBitForBit) {
         want.k,
         want.v,
         args.slots,
-        bf16(caches[2], {4, 4, 2, dim}),
-        bf16(caches[3], {4, 4, 2, dim}));
-    for (int64_t t = 0; t < 5; ++t) {
+        bf16(caches[2], {pages, 4, 2, dim}),
+        bf16(caches[3], {pages, 4, 2, dim}));
+    for (int64_t t = 0; t < tokens; ++t) {
       EXPECT_TRUE(std::equal(fused.begin() + t * width,
-                             fused.begin() + t * width + 3 * dim,
+                             fused.begin() + t * width + sizes.heads * dim,
                              apart.begin() + t * width))
           << dim << " token " << t;
     }

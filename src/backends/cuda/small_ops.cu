@@ -24,6 +24,7 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kNormThreads = 1024;  // at most: a row of 8192 is one piece a thread
 constexpr int kPrepareThreads = 128;
+constexpr int64_t kFillingBlocks = 1024;  // of those: so many keep a large GPU busy
 constexpr int kThreads = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
@@ -397,46 +398,51 @@ struct PrepareParams {
   const void* weight[2];  // of q and k; null: no norm
   int64_t token_stride[3], head_stride[3];
   int64_t page_stride[2], place_stride[2], cache_head_stride[2];
-  int64_t items, table_stride;
+  int64_t table_stride;
   int heads[2];  // of q, and of k and v each
   int head_dim, half, page_size;
   float eps;
   bool weight_f32;
 };
 
-// One warp a head of one token: eight channels a lane. The arithmetic of head_norm_kernel and
+// kLanes lanes a head of one token, eight channels each; a block has all heads of a token or, where
+// tokens are few, as many as fit at once (kOnce). The arithmetic of head_norm_kernel and
 // rope_kernel, in registers.
+template <int kLanes, bool kOnce>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_qkv_kernel(const PrepareParams p) {
 #if __CUDA_ARCH__ >= 900
   allow_next_kernel();
 #endif
+  constexpr int kGroups = kPrepareThreads / kLanes;
+  const auto lane = static_cast<int>(threadIdx.x % kLanes);
+  const unsigned lanes = kLanes == 32 ? kAllLanes : 0xFFFFu << (threadIdx.x % 32 / kLanes * kLanes);
+  const auto token = static_cast<int64_t>(blockIdx.x);
   const int heads = p.heads[0] + 2 * p.heads[1];
-  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / 32;
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  if (item >= p.items) {
+  int index = static_cast<int>(blockIdx.y) * kGroups + static_cast<int>(threadIdx.x) / kLanes;
+  if (index >= heads) {
     return;
   }
-  const int64_t token = item / heads;
-  int head = static_cast<int>(item % heads);
-  const int kind = head < p.heads[0] ? 0 : head < p.heads[0] + p.heads[1] ? 1 : 2;
-  head -= kind == 0 ? 0 : p.heads[0] + (kind - 1) * p.heads[1];
-  Bf16* row = (kind == 0   ? p.from[0]
-               : kind == 1 ? p.from[1]
-                           : p.from[2]) +
-              token * (kind == 0   ? p.token_stride[0]
-                       : kind == 1 ? p.token_stride[1]
-                                   : p.token_stride[2]) +
-              head * (kind == 0   ? p.head_stride[0]
-                      : kind == 1 ? p.head_stride[1]
-                                  : p.head_stride[2]);
   const int at = lane * 8;
   const bool mine = at < p.head_dim;
+  const auto kind_of = [&](int i) {
+    return i < p.heads[0] ? 0 : i < p.heads[0] + p.heads[1] ? 1 : 2;
+  };
+  const auto load_factor = [&](int kind, float(&factor)[8]) {
+    const void* weight = kind == 0 ? p.weight[0] : p.weight[1];
+    if (kind < 2 && weight != nullptr && mine) {
+      load_weight<true>(static_cast<const Bf16*>(weight),
+                        p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
+                        at,
+                        p.head_dim,
+                        factor);
+    }
+  };
   // What no kernel of the step writes is loaded before the wait: angles, weights, where to.
   const int pieces = p.half / 8;
   const bool low = lane < pieces;
-  const bool rotated = kind < 2 && lane < 2 * pieces;
-  const int64_t slot = kind == 0 ? 0 : p.slots[token];
-  const void* weight = kind == 0 ? p.weight[0] : kind == 1 ? p.weight[1] : nullptr;
+  const bool rotated = lane < 2 * pieces;
+  const int other = rotated ? (low ? lane + pieces : lane - pieces) : lane;  // has the other half
+  const int64_t slot = p.slots[token];
   float cosine[8] = {};
   float sine[8] = {};
   if (rotated) {
@@ -448,64 +454,76 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_qkv_kernel(const Prep
       sine[j] = angles[p.half + j];
     }
   }
+  int loaded = kind_of(index);  // the kind of head that `factor` is for
   float factor[8] = {};
-  if (weight != nullptr && mine) {
-    load_weight<true>(static_cast<const Bf16*>(weight),
-                      p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
-                      at,
-                      p.head_dim,
-                      factor);
-  }
+  load_factor(loaded, factor);
 #if __CUDA_ARCH__ >= 900
   wait_for_previous_kernel();
 #endif
-  uint4 raw = make_uint4(0, 0, 0, 0);
-  if (mine) {
-    raw = *reinterpret_cast<const uint4*>(row + at);
-  }
-  if (kind < 2) {
-    float x[8];
-    unpack8(raw, x);
-    if (weight != nullptr) {
-      const float sum = warp_sum(square_sum(x));
-      const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.head_dim) + p.eps);
-      if (mine) {
+#pragma unroll 1
+  for (; index < heads; index += static_cast<int>(gridDim.y) * kGroups) {
+    const int kind = kind_of(index);
+    const int head = index - (kind == 0 ? 0 : p.heads[0] + (kind - 1) * p.heads[1]);
+    if (!kOnce && kind != loaded) {
+      loaded = kind;
+      load_factor(kind, factor);
+    }
+    Bf16* row = (kind == 0   ? p.from[0]
+                 : kind == 1 ? p.from[1]
+                             : p.from[2]) +
+                token * (kind == 0   ? p.token_stride[0]
+                         : kind == 1 ? p.token_stride[1]
+                                     : p.token_stride[2]) +
+                head * (kind == 0   ? p.head_stride[0]
+                        : kind == 1 ? p.head_stride[1]
+                                    : p.head_stride[2]);
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (mine) {
+      raw = *reinterpret_cast<const uint4*>(row + at);
+    }
+    if (kind < 2) {
+      float x[8];
+      unpack8(raw, x);
+      if ((kind == 0 ? p.weight[0] : p.weight[1]) != nullptr) {
+        float sum = square_sum(x);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          x[j] = x[j] * scale * factor[j];
+        for (int step = kLanes / 2; step > 0; step /= 2) {
+          sum += __shfl_xor_sync(lanes, sum, step);
+        }
+        const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.head_dim) + p.eps);
+        if (mine) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            x[j] = x[j] * scale * factor[j];
+          }
+        }
+        unpack8(pack8(x), x);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float y = __shfl_sync(lanes, x[j], other, kLanes);
+        if (rotated) {
+          x[j] = low ? rotate_low(x[j], y, cosine[j], sine[j])
+                     : rotate_high(y, x[j], cosine[j], sine[j]);
         }
       }
-      unpack8(pack8(x), x);
+      raw = pack8(x);
     }
-    // The lane that has the other half of each pair.
-    const int other = rotated ? (low ? lane + pieces : lane - pieces) : lane;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float y = __shfl_sync(kAllLanes, x[j], other);
-      if (rotated) {
-        x[j] = low ? rotate_low(x[j], y, cosine[j], sine[j])
-                   : rotate_high(y, x[j], cosine[j], sine[j]);
-      }
+    if (mine && kind == 0) {
+      *reinterpret_cast<uint4*>(row + at) = raw;
+    } else if (mine && slot >= 0) {
+      const int64_t page = slot / p.page_size;
+      const int64_t place = slot % p.page_size;
+      Bf16* to = kind == 1 ? p.cache[0] + page * p.page_stride[0] + place * p.place_stride[0] +
+                                 head * p.cache_head_stride[0]
+                           : p.cache[1] + page * p.page_stride[1] + place * p.place_stride[1] +
+                                 head * p.cache_head_stride[1];
+      *reinterpret_cast<uint4*>(to + at) = raw;
     }
-    raw = pack8(x);
+    if (kOnce) {
+      break;
+    }
   }
-  if (!mine) {
-    return;
-  }
-  if (kind == 0) {
-    *reinterpret_cast<uint4*>(row + at) = raw;
-    return;
-  }
-  if (slot < 0) {
-    return;
-  }
-  const int64_t page = slot / p.page_size;
-  const int64_t place = slot % p.page_size;
-  Bf16* to = kind == 1 ? p.cache[0] + page * p.page_stride[0] + place * p.place_stride[0] +
-                             head * p.cache_head_stride[0]
-                       : p.cache[1] + page * p.page_stride[1] + place * p.place_stride[1] +
-                             head * p.cache_head_stride[1];
-  *reinterpret_cast<uint4*>(to + at) = raw;
 }
 
 // ---- element by element ----
@@ -727,18 +745,28 @@ void prepare_qkv(const QkvArgs& args, Stream stream) {
   p.weight_f32 = norm && args.q_weight.dtype == DType::F32;
   p.heads[0] = static_cast<int>(args.q.shape[1]);
   p.heads[1] = static_cast<int>(args.k.shape[1]);
-  p.items = tokens * (p.heads[0] + 2 * p.heads[1]);
   p.table_stride = args.cos_sin.stride[0];
   p.head_dim = static_cast<int>(head_dim);
   p.half = static_cast<int>(half);
   p.page_size = static_cast<int>(args.k_cache.shape[1]);
   p.eps = args.eps;
-  if (p.items > 0) {
-    launch_overlapped(prepare_qkv_kernel,
-                      dim3(blocks_of(p.items, kPrepareThreads / 32)),
-                      kPrepareThreads,
-                      native(stream),
-                      p);
+  const int heads = p.heads[0] + 2 * p.heads[1];
+  if (tokens == 0 || heads == 0) {
+    return;
+  }
+  const auto launch = [&](auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    const auto most = static_cast<int64_t>(blocks_of(heads, kPrepareThreads / kLanes));
+    const int64_t shares = std::clamp<int64_t>(kFillingBlocks / tokens, 1, most);
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(shares));
+    const auto kernel =
+        shares == most ? prepare_qkv_kernel<kLanes, true> : prepare_qkv_kernel<kLanes, false>;
+    launch_overlapped(kernel, grid, kPrepareThreads, native(stream), p);
+  };
+  if (head_dim <= 128) {
+    launch(std::integral_constant<int, 16>{});
+  } else {
+    launch(std::integral_constant<int, 32>{});
   }
 }
 
