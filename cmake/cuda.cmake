@@ -1,6 +1,7 @@
 # Decides whether the CUDA backends are built. Sets NIBBLE_CUDA_ENABLED and, where it is on, gives
-#   nibble_cuda_object(variable a.cu b.cu ... [ARCHITECTURES 90a 80])
-# which compiles each file for the architectures (default: 90a) and puts the objects into the variable. The
+#   nibble_cuda_object(variable a.cu b.cu ... [ARCHITECTURES 90a 80] [DEFINES NAME])
+# which compiles each file for the architectures (default: 90a) and puts the objects into the variable; DEFINES makes
+# other objects of the same files. The
 # objects are plain sources of a C++ target: CUDA as a CMake language would make nvcc the linker of every program.
 #   90a  machine code for Hopper's own instructions (wgmma, TMA; plain 90 lacks both)
 #   80   machine code for sm_80, which sm_86 and sm_89 run too, and PTX, from which the driver makes code for
@@ -22,7 +23,13 @@ set(NIBBLE_NVCC_90a -gencode=arch=compute_90a,code=sm_90a)
 set(NIBBLE_NVCC_80 -gencode=arch=compute_80,code=[sm_80,compute_80])
 
 function(nibble_cuda_object variable)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARCHITECTURES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DEFINES" "ARCHITECTURES")
+  set(suffix "")
+  set(defines)
+  if(arg_DEFINES)
+    set(suffix ".${arg_DEFINES}")
+    set(defines "-D${arg_DEFINES}")
+  endif()
   if(NOT arg_ARCHITECTURES)
     set(arg_ARCHITECTURES 90a)
   endif()
@@ -37,15 +44,16 @@ function(nibble_cuda_object variable)
   foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
     get_filename_component(path "${source}" ABSOLUTE)
     file(RELATIVE_PATH name "${CMAKE_CURRENT_SOURCE_DIR}" "${path}")
-    set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.o")
+    string(REPLACE ".." "up" name "${name}")
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}${suffix}.o")
     add_custom_command(
       OUTPUT "${object}"
-      COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS} ${targets}
+      COMMAND ${NIBBLE_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${NIBBLE_NVCC_FLAGS} ${defines} ${targets}
         -I "${CMAKE_SOURCE_DIR}/src" -I "${CMAKE_SOURCE_DIR}" -I "${CMAKE_BINARY_DIR}/generated"
         -MD -MF "${object}.d" -c "${path}" -o "${object}"
       DEPENDS "${path}"
       DEPFILE "${object}.d"
-      COMMENT "Building CUDA object ${name}.o"
+      COMMENT "Building CUDA object ${name}${suffix}.o"
       VERBATIM)
     set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     list(APPEND objects "${object}")

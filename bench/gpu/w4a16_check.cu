@@ -472,6 +472,7 @@ int main(int argc, char** argv) {
         check_problem(m, 384, 1936, true, 2000, true);
         check_problem(m, 250, 4096, false, 2000, true);
       }
+      check_problem(600, 4224, 1024, false, 2000, true);  // whole tiles and then shared ones
     } else if (which != "layers") {
       const int64_t small[][2] = {
           {128, 64},    {64, 16},     {1, 16},     {8, 48},     {100, 80},   {128, 112},

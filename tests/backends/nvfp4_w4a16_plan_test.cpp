@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -92,6 +93,33 @@ TEST(W4A16Plan, TakesTheSmallestTileThatHoldsAllRowsWhereNothingWasMeasured) {
   EXPECT_EQ(plan_w4a16(4096, 4096, 4096, 132).tile, W4A16Tile::Tokens128Whole);
 }
 
+TEST(FastDivisor, DividesEveryNumberOf32BitsExactly) {
+  std::mt19937 random(1);
+  std::vector<int> divisors = {
+      1, 2, 3, 5, 7, 64, 93, 264, 12288, 65535, 65536, 1 << 30, 0x7FFFFFFF};
+  for (int i = 0; i < 500; ++i) {
+    divisors.push_back(static_cast<int>(random() >> (1 + i % 28)) + 1);
+  }
+  for (const int by : divisors) {
+    const FastDivisor divisor(by);
+    const auto d = static_cast<uint32_t>(by);
+    const auto expect_exact = [&](uint32_t value) {
+      ASSERT_EQ(static_cast<uint32_t>(divisor.divide(value)), value / d) << value << " / " << d;
+    };
+    for (int i = 0; i < 200; ++i) {
+      const uint32_t multiple = static_cast<uint32_t>(random()) / d * d;  // and its neighbours
+      for (const uint32_t value :
+           {multiple - 1, multiple, multiple + 1, static_cast<uint32_t>(random())}) {
+        expect_exact(value);
+      }
+    }
+    for (const uint32_t value : {0u, 1u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFEu, 0xFFFFFFFFu}) {
+      expect_exact(value);
+    }
+  }
+  EXPECT_EQ(FastDivisor(0).divide(7), 7);  // what nothing is divided by
+}
+
 TEST(W4A16Tiles, CanDoWhatTheTableSaysAndAreTakenFromIt) {
   std::set<std::pair<int, int>> seen;
   for (const W4A16MeasuredTiles& row : h200_tiles()) {
@@ -138,6 +166,16 @@ TEST(W4A16Plan, SharesTheTilesOfAThinLastWave) {
   EXPECT_EQ(plan.line_tiles, 52 * 8 - 3 * 132);
   EXPECT_EQ(plan.units_per_block, 1);  // 20 tiles of 5 pieces on 132 multiprocessors
   EXPECT_EQ(plan_w4a16(1024, 8192, 8192, 132).tile, W4A16Tile::Tokens128Whole);  // 3.88 waves
+}
+
+TEST(W4A16Plan, ChainsSharedTilesBehindWholeOnesWhereNoBlockHasTwoOfThem) {
+  EXPECT_TRUE(plan_w4a16(1024, 5120, 2048, 132).chain);  // 2 waves, then 56 tiles in halves
+  EXPECT_TRUE(plan_w4a16(512, 5120, 2048, 132).chain);
+  W4A16Plan plan;
+  ASSERT_TRUE(plan_w4a16_as(W4A16Tile::Tokens128Mixed, 512, 6656, 19968, 132, &plan));
+  EXPECT_FALSE(plan.chain);  // 5 pieces in threes
+  ASSERT_TRUE(plan_w4a16_as(W4A16Tile::Tokens128Mixed, 256, 4096, 12288, 132, &plan));
+  EXPECT_FALSE(plan.chain);  // nothing before or after: the last one would wait for the others
 }
 
 TEST(W4A16Plan, SharesTheLastWaveOnlyWhereAllTilesHaveTheSamePieces) {

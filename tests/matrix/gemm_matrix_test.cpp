@@ -3,6 +3,7 @@
 // tested here.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -47,11 +48,17 @@ std::vector<Target> known_targets() {
 class GemmMatrix : public testing::TestWithParam<const GemmBackend*> {
  protected:
   // Calls body(problem, stream) for each desc of the grid that the backend accepts at the highest
-  // level of each device.
+  // level of each device, or of the devices of one kind.
   template <typename Body>
-  void for_accepted(const std::vector<GemmDesc>& grid, int64_t m, Body&& body) {
+  void for_accepted(const std::vector<GemmDesc>& grid,
+                    int64_t m,
+                    Body&& body,
+                    std::optional<Device::Kind> only = {}) {
     uint64_t accepted = 0;
     for (const Target& target : targets()) {
+      if (only && target.device.kind != *only) {
+        continue;
+      }
       StreamOwner stream(target.device, 2);
       for (GemmDesc desc : grid) {
         desc.device = target.device.kind;
@@ -130,6 +137,26 @@ TEST_P(GemmMatrix, MatchesTheExactProductOnEveryShapeItAccepts) {
       const double error = relative_l2(problem.expected(), run_gemm(*GetParam(), problem, stream));
       EXPECT_LE(error, limit(problem.desc)) << describe(problem.desc) << " m " << m;
     });
+  }
+}
+
+// GPUs have tiles of up to 128 rows and ways of their own to share them.
+TEST_P(GemmMatrix, MatchesTheExactProductOnGpusForManyRows) {
+  int checked = 0;
+  for (int64_t m : {40, 70, 130, 300}) {
+    for_accepted(
+        grid(),
+        m,
+        [&](const GemmProblem& problem, Stream stream) {
+          const double error =
+              relative_l2(problem.expected(), run_gemm(*GetParam(), problem, stream));
+          EXPECT_LE(error, limit(problem.desc)) << describe(problem.desc) << " m " << m;
+          ++checked;
+        },
+        Device::Kind::Cuda);
+  }
+  if (checked == 0) {
+    GTEST_SKIP() << "takes nothing on the GPUs of this machine";
   }
 }
 

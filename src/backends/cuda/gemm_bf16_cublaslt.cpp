@@ -38,7 +38,7 @@ Support supports(const GemmDesc& desc) {
     return {false, "needs compute capability 8.0"};
   }
   if (desc.mode != kBf16 && desc.mode != kFp8) {
-    return {false, "computes bf16 and fp8 only"};
+    return {false, "computes bf16 and fp8 weights only, with bf16 activations"};
   }
   if (desc.in != DType::BF16 || (desc.out != DType::BF16 && desc.out != DType::F32)) {
     return {false, "takes bf16 and gives bf16 or f32"};

@@ -12,6 +12,28 @@
 
 namespace nibble::cuda {
 
+/// Division by a number that is the same in a whole launch: two multiplications in a kernel.
+struct FastDivisor {
+  uint32_t divisor = 1;
+  uint64_t inverse = 0;  // 2^64 / divisor, rounded up; 0 for 1
+
+  FastDivisor() = default;
+  /// Below 1 counts as 1: nothing is divided by it.
+  explicit FastDivisor(int by)
+      : divisor(by < 1 ? 1 : static_cast<uint32_t>(by)), inverse(~uint64_t{0} / divisor + 1) {}
+  /// Exact for every 32-bit value: rounding `inverse` up adds less than value / 2^64. Kernels for
+  /// sm_80 are short of registers for it and divide.
+  NIBBLE_HOST_DEVICE int divide(uint32_t value) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    return static_cast<int>(value / divisor);
+#else
+    const uint64_t low = (inverse & 0xFFFFFFFFu) * value >> 32;
+    const uint64_t quotient = ((inverse >> 32) * value + low) >> 32;
+    return static_cast<int>(divisor == 1 ? value : static_cast<uint32_t>(quotient));
+#endif
+  }
+};
+
 struct W4A16Cuts {
   int row_tiles = 1;
   int k_blocks = 1;

@@ -89,17 +89,7 @@ void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
   params.whole_blocks = args.k % kRecordColumns == 0;
   params.x_map = token_map(args, Config::kTokens, params.whole_blocks ? Config::kBlocks : 1);
   fill_common(args, &params);
-  params.units_per_block = plan.units_per_block;
-  params.token_tiles = static_cast<int>(ceil_div(args.m, Config::kTokens));
-  params.token_group = plan.token_group;
-  params.whole_tiles = is_whole(plan.tile);
-  if (Config::kTail) {
-    params.line_pieces = params.cuts.units / params.cuts.row_tiles;
-    params.first_tiles = plan.first_tiles;
-    params.line = {.row_tiles = plan.line_tiles,
-                   .k_blocks = params.cuts.k_blocks,
-                   .units = plan.line_tiles * params.line_pieces};
-  }
+  fill_tiles(plan, &params);
   params.weight_policy = params.token_tiles == 1 ? kEvictFirst : kEvictNormal;
 
   cudaLaunchAttribute overlap{};
@@ -111,12 +101,11 @@ void launch(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = args.overlap ? 1 : 0;
-  if (Config::kTail) {
+  if (Config::kLine) {
     CHECK(plan.blocks <= multiprocessors(), "blocks that wait for each other: ", plan.blocks);
     config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
-  } else if (params.whole_tiles) {
-    const int tiles = params.cuts.row_tiles * params.token_tiles;
-    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, multiprocessors())));
+  } else if (Config::kWhole) {
+    config.gridDim = dim3(static_cast<unsigned>(std::min(params.first_tiles, multiprocessors())));
   } else {
     const auto blocks = static_cast<unsigned>(ceil_div(params.cuts.units, plan.units_per_block));
     // Large tiles take token tiles in turn: a second set of blocks would not be resident.
@@ -148,10 +137,12 @@ void launch_tile(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stre
     case W4A16Tile::Tokens64Whole:
       return launch<typename Kernels::Tokens64Whole>(plan, args, stream);
     case W4A16Tile::Tokens128:
-    case W4A16Tile::Tokens128Whole:
       return launch<typename Kernels::Tokens128>(plan, args, stream);
+    case W4A16Tile::Tokens128Whole:
+      return launch<typename Kernels::Tokens128Whole>(plan, args, stream);
     case W4A16Tile::Tokens128Mixed:
-      return launch<typename Kernels::Tokens128Mixed>(plan, args, stream);
+      return plan.chain ? launch<typename Kernels::Tokens128Chain>(plan, args, stream)
+                        : launch<typename Kernels::Tokens128Mixed>(plan, args, stream);
   }
 }
 

@@ -73,6 +73,7 @@ bool plan_mixed(
   plan->line_tiles = static_cast<int>(last);
   plan->blocks = multiprocessors;
   plan->workspace_bytes = (last * pieces + multiprocessors) * kTileRows * plan->tokens * 4;
+  plan->chain = plan->first_tiles > 0 && pieces % plan->units_per_block == 0;
   return plan->units_per_block < pieces && plan->workspace_bytes <= w4a16_workspace_bytes(m, n, k);
 }
 
@@ -137,7 +138,8 @@ double mixed_us(const W4A16Cuts& cuts, const W4A16Plan& plan, int multiprocessor
   const int pieces = cuts.units / cuts.row_tiles;
   const double piece_blocks = static_cast<double>(cuts.k_blocks) / pieces;
   const double exchange =
-      (pieces % plan.units_per_block == 0 ? 6 : 10) + (plan.first_tiles == 0 ? 4 : 0);
+      plan.chain ? 3.5
+                 : (pieces % plan.units_per_block == 0 ? 6 : 10) + (plan.first_tiles == 0 ? 4 : 0);
   const int waves = plan.first_tiles / multiprocessors;
   return waves * (0.38 * cuts.k_blocks + 2) + 0.38 * plan.units_per_block * piece_blocks + exchange;
 }

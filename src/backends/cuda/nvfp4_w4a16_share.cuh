@@ -30,66 +30,124 @@ __device__ __forceinline__ void find_tile(const W4A16Params& p,
                                           int* row_tile,
                                           int* token_tile) {
   const int group_size = p.cuts.row_tiles * p.token_group;
-  const int group = index / group_size;
+  const int group = p.by_group.divide(index);
   const int inside = index - group * group_size;
   const int tokens = min(p.token_group, p.token_tiles - group * p.token_group);
+#if __CUDA_ARCH__ < 900
   *row_tile = inside / tokens;
+#else
+  *row_tile =
+      tokens == p.token_group ? p.by_group_tokens.divide(inside) : p.by_last_tokens.divide(inside);
+#endif
   *token_tile = group * p.token_group + inside - *row_tile * tokens;
 }
 
 /// The cuts of the line of shared tiles.
-template <bool kTail>
-__device__ __forceinline__ const W4A16Cuts& line_cuts(const W4A16Params& p) {
-  return kTail ? p.line : p.cuts;
+template <bool kLine>
+__device__ __forceinline__ const W4A16DeviceCuts& line_cuts(const W4A16Params& p) {
+  return kLine ? p.line : p.cuts;
+}
+
+/// Shared: of the token tile blockIdx.y. SharedInTurn: of all token tiles in turn. Whole: whole
+/// tiles. WholeThenLine: the first p.first_tiles tiles whole, the others as a line of shared tiles
+/// (p.line). LineAroundWhole: the same, but what this block has of the shared tiles comes first,
+/// except for a tile's last pieces, which come at the end, so that the sums that these are added to
+/// are there by then.
+enum class W4A16Deal : uint8_t { Shared, SharedInTurn, Whole, WholeThenLine, LineAroundWhole };
+
+constexpr bool has_line(W4A16Deal deal) {
+  return deal == W4A16Deal::WholeThenLine || deal == W4A16Deal::LineAroundWhole;
 }
 
 /// The segments of a thread block, in order; producers and consumers walk through the same ones.
-/// kSerial: token tiles in turn, and whole tiles where p.whole_tiles; kOnlyWhole: always. kTail:
-/// the first p.first_tiles tiles whole, those of the last wave as a line of shared tiles (p.line).
-template <bool kSerial, bool kOnlyWhole = false, bool kTail = false>
+template <W4A16Deal kDeal>
 struct W4A16Walk {
   int token_tile;
   int position, stop;  // shared tiles: K64 blocks, all row tiles in a row
   int index;           // whole tiles
+  int last_position;   // kAround: the last pieces of a tile, up to its end; -1 if none are left
+
+  static constexpr bool kLine = has_line(kDeal);
+  static constexpr bool kAround = kDeal == W4A16Deal::LineAroundWhole;
 
   __device__ __forceinline__ explicit W4A16Walk(const W4A16Params& p)
-      : token_tile(blockIdx.y), index(blockIdx.x) {
-    if constexpr (!kOnlyWhole) {
+      : token_tile(blockIdx.y), index(blockIdx.x), last_position(-1) {
+    if constexpr (kDeal != W4A16Deal::Whole) {
       restart(p);
+    }
+    if constexpr (kAround) {
+      // A block has fewer pieces than a tile: the last ones of a tile, or the first ones, or both.
+      const int tile_end = (p.cuts.row_tile_of(position) + 1) * p.cuts.k_blocks;
+      if (position < stop && stop >= tile_end) {
+        last_position = position;
+        position = tile_end;
+      }
     }
   }
   __device__ __forceinline__ void restart(const W4A16Params& p) {
     const int unit = blockIdx.x * p.units_per_block;
-    const W4A16Cuts& cuts = line_cuts<kTail>(p);
+    const W4A16DeviceCuts& cuts = line_cuts<kLine>(p);
     position = cuts.unit_begin(min(cuts.units, unit));
     stop = cuts.unit_begin(min(cuts.units, unit + p.units_per_block));
   }
+  __device__ __forceinline__ void whole_tile(const W4A16Params& p, W4A16Segment* s) {
+    find_tile(p, index, &s->row_tile, &s->token_tile);
+    s->begin = 0;
+    s->end = p.cuts.k_blocks;
+    s->last = false;
+    s->line_row = s->row_tile;
+    index += gridDim.x;
+  }
+  /// A run of the line of shared tiles.
+  __device__ __forceinline__ void shared_tile(const W4A16Params& p,
+                                              int from,
+                                              int to,
+                                              W4A16Segment* s) {
+    s->line_row = p.cuts.row_tile_of(from);
+    find_tile(p, p.first_tiles + s->line_row, &s->row_tile, &s->token_tile);
+    const int line_begin = s->line_row * p.cuts.k_blocks;
+    s->begin = from - line_begin;
+    s->end = min(to - line_begin, p.cuts.k_blocks);
+  }
   __device__ __forceinline__ bool next(const W4A16Params& p, W4A16Segment* s) {
-    if (kOnlyWhole || kTail || (kSerial && p.whole_tiles)) {
-      if (index < (kTail ? p.first_tiles : p.cuts.row_tiles * p.token_tiles)) {
-        find_tile(p, index, &s->row_tile, &s->token_tile);
-        s->begin = 0;
-        s->end = p.cuts.k_blocks;
-        s->last = false;
-        s->line_row = s->row_tile;
-        index += gridDim.x;
-        return true;
-      }
-      if (!kTail || position == stop) {
+    if constexpr (kAround) {
+      const bool early = position != stop;
+      const bool whole = !early && index < p.first_tiles;
+      if (!early && !whole && last_position < 0) {
         return false;
       }
-      s->line_row = position / p.cuts.k_blocks;
-      find_tile(p, p.first_tiles + s->line_row, &s->row_tile, &s->token_tile);
-      const int line_begin = s->line_row * p.cuts.k_blocks;
-      s->begin = position - line_begin;
-      s->end = min(stop - line_begin, p.cuts.k_blocks);
-      position = line_begin + s->end;
+      if (whole) {
+        whole_tile(p, s);
+      } else {
+        shared_tile(p, early ? position : last_position, early ? stop : p.line.total(), s);
+        last_position = early ? last_position : -1;
+        position = stop;
+      }
+      s->last = false;
+      return true;
+    } else if constexpr (kLine) {
+      if (index < p.first_tiles) {
+        whole_tile(p, s);
+        return true;
+      }
+      if (position == stop) {
+        return false;
+      }
+      shared_tile(p, position, stop, s);
+      position = s->line_row * p.cuts.k_blocks + s->end;
       s->last = position == stop;
       return true;
     }
+    if constexpr (kDeal == W4A16Deal::Whole) {
+      if (index >= p.cuts.row_tiles * p.token_tiles) {
+        return false;
+      }
+      whole_tile(p, s);
+      return true;
+    }
     if (position == stop) {
-      if (!kSerial) {
-        return false;  // blockIdx.y is the token tile
+      if (kDeal == W4A16Deal::Shared) {
+        return false;
       }
       token_tile += gridDim.y;
       if (token_tile >= p.token_tiles) {
@@ -97,7 +155,7 @@ struct W4A16Walk {
       }
       restart(p);
     }
-    s->row_tile = position / p.cuts.k_blocks;
+    s->row_tile = p.cuts.row_tile_of(position);
     s->line_row = s->row_tile;
     s->token_tile = token_tile;
     const int tile_begin = s->row_tile * p.cuts.k_blocks;
@@ -117,18 +175,18 @@ struct W4A16Sharing {
   int parts;
   int first_unit;  // of part 1
 
-  __device__ __forceinline__ W4A16Sharing(const W4A16Cuts& cuts,
-                                          int units_per_block,
+  __device__ __forceinline__ W4A16Sharing(const W4A16DeviceCuts& cuts,
+                                          const FastDivisor& units_per_block,
                                           int row_tile) {
     const int begin = row_tile * cuts.k_blocks;
     const int last_unit = cuts.unit_of(begin + cuts.k_blocks - 1);
-    first_block = cuts.unit_of(begin) / units_per_block;
-    blocks = last_unit / units_per_block - first_block + 1;
-    first_unit = (first_block + 1) * units_per_block;
+    first_block = units_per_block.divide(cuts.unit_of(begin));
+    blocks = units_per_block.divide(last_unit) - first_block + 1;
+    first_unit = (first_block + 1) * static_cast<int>(units_per_block.divisor);
     parts = 1 + max(0, last_unit + 1 - first_unit);
   }
   /// Workspace slot of a part: a unit's own, or the block's for its first pieces.
-  __device__ __forceinline__ int slot(const W4A16Cuts& cuts, int part) const {
+  __device__ __forceinline__ int slot(const W4A16DeviceCuts& cuts, int part) const {
     return part == 0 ? cuts.units + first_block : first_unit + part - 1;
   }
 };
@@ -144,7 +202,7 @@ __device__ __forceinline__ uint8_t* part_address(const W4A16Params& p,
                                                  int token_tile,
                                                  int slot) {
   const int64_t part =
-      Config::kTail ? slot : static_cast<int64_t>(token_tile) * (p.cuts.units + gridDim.x) + slot;
+      Config::kLine ? slot : static_cast<int64_t>(token_tile) * (p.cuts.units + gridDim.x) + slot;
   return p.workspace + (part * 2 + thread / 128) * (Config::kChunks * 2048) + (thread % 128) * 16;
 }
 
@@ -189,7 +247,7 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
   for (int j0 = first; j0 < Config::kChunks; j0 += kWidth * step) {
     float4 sum[kWidth];
     const uint8_t* from =
-        part_address<Config>(p, thread, token_tile, sharing.slot(line_cuts<Config::kTail>(p), 0)) +
+        part_address<Config>(p, thread, token_tile, sharing.slot(line_cuts<Config::kLine>(p), 0)) +
         j0 * 2048;
 #pragma unroll
     for (int w = 0; w < kWidth; ++w) {
@@ -204,7 +262,7 @@ __device__ __forceinline__ void reduce_parts(const W4A16Params& p,
       for (int d = 0; d < kDepth; ++d) {
         const uint8_t* at =
             part_address<Config>(
-                p, thread, token_tile, sharing.slot(line_cuts<Config::kTail>(p), i0 + d)) +
+                p, thread, token_tile, sharing.slot(line_cuts<Config::kLine>(p), i0 + d)) +
             j0 * 2048;
 #pragma unroll
         for (int w = 0; w < kWidth; ++w) {

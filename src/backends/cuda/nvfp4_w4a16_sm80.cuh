@@ -58,7 +58,7 @@ struct W4A16Sm80Config {
   // record, and half of the tokens: twice the decoding, half of the shared memory's bandwidth.
   static constexpr int kSets = kSets_;
   static constexpr bool kWhole = kWhole_;
-  static constexpr bool kTail = false;
+  static constexpr bool kLine = false;
   static constexpr int kThreads = 256;
   // The gate in the epilogue of 64 tokens needs more registers than two blocks have.
   static constexpr int kBlocksPerSm = kOutput == W4A16Output::SwiGlu && kTokens == 64 ? 1 : 2;
@@ -90,9 +90,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) nvfp4_
   const int lane = thread % 32;
   const uint32_t ring = base + Config::kRingAt;
 
+  constexpr W4A16Deal kDeal = Config::kWhole ? W4A16Deal::Whole : W4A16Deal::Shared;
+
   // ---- loads: one stage at a time, ahead of the products ----
-  W4A16Walk<Config::kWhole, Config::kWhole> walk(p);
-  W4A16Walk<Config::kWhole, Config::kWhole> ahead(p);  // whole tiles only
+  W4A16Walk<kDeal> walk(p);
+  W4A16Walk<kDeal> ahead(p);  // whole tiles only
   // The next K64 block: its place among those of all row tiles, and of its own.
   int line = Config::kWhole ? 0 : walk.position;
   int load_at = Config::kWhole ? p.cuts.k_blocks : line % p.cuts.k_blocks;
@@ -295,7 +297,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) nvfp4_
         store(acc);
         continue;
       }
-      const W4A16Sharing sharing(p.cuts, 1, row_tile);
+      const W4A16Sharing sharing(p.cuts, p.by_units_per_block, row_tile);
       const int slot = static_cast<int>(blockIdx.x) + (s.begin == 0 ? p.cuts.units : 0);
 #pragma unroll
       for (int set = 0; set < Config::kSets; ++set) {

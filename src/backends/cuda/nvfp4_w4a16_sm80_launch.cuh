@@ -37,16 +37,13 @@ void launch_sm80(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stre
 
   W4A16Sm80Params params{};
   fill_common(args, &params);
+  fill_tiles(plan, &params);
   params.x = static_cast<const __nv_bfloat16*>(args.x);
   params.ldx = args.ldx;
   params.k = static_cast<int>(args.k);
   params.many_stages = kLarge && !plan.few_stages;
   params.ring_bytes =
       (params.many_stages ? Config::kManyStages : Config::kFewStages) * Config::kStageBytes;
-  params.token_tiles = static_cast<int>(ceil_div(args.m, Config::kTokens));
-  params.token_group = plan.token_group;
-  params.units_per_block = plan.units_per_block;
-  params.whole_tiles = Config::kWhole;
 
   const auto row_tiles = static_cast<int64_t>(params.cuts.row_tiles);
   const dim3 grid =

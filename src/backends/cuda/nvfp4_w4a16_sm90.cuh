@@ -19,135 +19,155 @@
 //   first ones; then the last block to arrive (small tiles) or all of them, a slice each (kSerial),
 //   add the parts.
 // - whole tiles (kSerial): a block takes all pieces of a tile in turn, a second set of registers
-// sums them.
+//   sums them (nvfp4_w4a16_sm90_large.cuh). The tiles of the last wave may be shared in between.
 
 #include <cstdint>
-#include <type_traits>
 
-#include <cuda.h>
-#include <cuda_bf16.h>
-
-#include "backends/cuda/device/nvfp4_decode.cuh"
-#include "backends/cuda/device/ptx.cuh"
-#include "backends/cuda/device/wgmma.cuh"
-#include "backends/cuda/nvfp4_layout.h"
-#include "backends/cuda/nvfp4_w4a16_cuts.h"
-#include "backends/cuda/nvfp4_w4a16_share.cuh"
-#include "backends/cuda/nvfp4_w4a16_store.cuh"
+#include "backends/cuda/nvfp4_w4a16_sm90_config.cuh"
+#include "backends/cuda/nvfp4_w4a16_sm90_large.cuh"
 
 namespace nibble::cuda {
 
-struct W4A16Sm90Params : W4A16Params {
-  uint64_t weight_policy;
-  bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
-  CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
-};
-
-template <int kTokens_,
-          int kStages_,
-          int kBlocks_,
-          int kMinBlocks_,
-          bool kSerial_,
-          bool kSlices_,
-          int kConsumerRegisters_,
-          W4A16Output kOutput_,
-          bool kTail_ = false>
-struct W4A16Config {
-  static constexpr W4A16Output kOutput = kOutput_;
-  static constexpr int kTokens = kTokens_;
-  static constexpr int kStages = kStages_;
-  static constexpr int kBlocks = kBlocks_;        // K64 blocks a stage
-  static constexpr int kMinBlocks = kMinBlocks_;  // thread blocks an SM
-  static constexpr bool kSerial = kSerial_;
-  static constexpr bool kTail = kTail_;  // whole tiles, but those of the last wave shared
-  static constexpr bool kWarpMma = kTokens <= 16;
-  // K16 steps a group of products: a whole K64 block, or half of one where registers are short.
-  static constexpr int kSteps = !kSerial_ && (kTokens == 32 || kTokens == 64) ? 2 : 4;
-  static constexpr int kConsumers = 256;
-  // Who frees a stage: every lane for itself, or one for its warp after __syncwarp(). Measured: the
-  // first takes 7 to 17 % less with 32 tokens, 3 to 5 % less with 64, the second 2 % less with
-  // whole tiles of 128. compute-sanitizer's racecheck does not follow a barrier through
-  // __syncwarp() and reports the second; a checked build has the first everywhere and is clean.
-#if defined(NIBBLE_CHECKED_BARRIERS)
-  static constexpr bool kEveryLaneArrives = true;
-#else
-  static constexpr bool kEveryLaneArrives = !kSerial;
-#endif
-  // Parts of a tile are added in slices by all of its blocks, which must be resident at once; or by
-  // the last one to arrive. Slices pay where matrices are small and parts large.
-  static constexpr bool kSlices = kSlices_;
-  // But where at most so many blocks share a tile, the first one adds what the others bring.
-  static constexpr int kOwnerBlocks = kSerial ? 3 : 0;
-  // Where the consumers need more registers than an even share, the producers are a whole warpgroup
-  // that hands its own over (setmaxnreg); elsewhere they are two warps.
-  static constexpr int kConsumerRegisters = kConsumerRegisters_;
-  static constexpr bool kReallocate = kConsumerRegisters > 0;
-  static constexpr int kThreads = kConsumers + (kReallocate ? 128 : 64);
-  static constexpr int kTokenBytes = kTokens * 128;  // of one K64 block
-  static constexpr int kTokenStage = kBlocks * kTokenBytes;
-  static constexpr int kWeightStage = kBlocks * kTileRecordBytes;
-  static constexpr int kWeightsAt = kStages * kTokenStage;
-  static constexpr int kBarriersAt = kWeightsAt + kStages * kWeightStage;
-  static constexpr int kFlagAt =
-      kBarriersAt + 2 * kStages * 8;  // one word: was this block the last?
-  static constexpr int kSharedBytes = kFlagAt + 16;
-  static constexpr int kAccumulators = kTokens / 2;  // of a thread
-  static constexpr int kChunks = kTokens / 8;        // of four accumulators, 8 tokens
-  // Chunks and parts that are loaded at a time when parts are added; bounded by registers.
-  static constexpr bool kSmallSlices = kSlices && !kSerial;  // a chunk or two a block
-  static constexpr int kReduceWidth = kSmallSlices ? 1 : kChunks < 4 ? kChunks : 4;
-  static constexpr int kReduceDepth = kSmallSlices ? 4 : 8 / kReduceWidth;
-};
-
-/// Position in the ring of stages.
-template <int kStages>
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// The counter of a shared tile.
+/// Tiles of up to 64 tokens: a block has one unit of the cuts, the last block of a tile to arrive
+/// or all of them (kSlices) add its parts.
 template <class Config>
-__device__ __forceinline__ uint32_t* shared_counter(const W4A16Params& p,
-                                                    int line_row,
-                                                    int token_tile) {
-  return p.counters + (Config::kTail ? 0 : token_tile * p.cuts.row_tiles) + line_row;
-}
-
-/// For tiles of which every block adds a slice: waits until all parts are there, adds this block's
-/// slice, and leaves the counter at zero.
-template <class Config>
-__device__ __forceinline__ void reduce_slice(const W4A16Params& p,
-                                             int thread,
-                                             int line_row,
-                                             int token_tile) {
-  const W4A16Sharing sharing(line_cuts<Config::kTail>(p), p.units_per_block, line_row);
-  uint32_t* counter = shared_counter<Config>(p, line_row, token_tile);
-  int row_tile = line_row;
-  if constexpr (Config::kTail) {
-    find_tile(p, p.first_tiles + line_row, &row_tile, &token_tile);
-  }
-  if (thread == 0) {
-    while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks)) {
+__device__ __forceinline__ void consume_small(const W4A16Sm90Params& p, uint32_t base) {
+  constexpr int kBlocks = Config::kBlocks;
+  WgmmaRing<Config> ring(base);
+  const uint32_t bias = ring.bias;
+  W4A16Walk<Config::kDeal> walk(p);
+  W4A16Segment s;
+  // Shared tiles to be added in slices at the end: the one that other blocks began, the one that
+  // this block began.
+  int head_tile = -1;
+  int tail_tile = -1;
+  while (walk.next(p, &s)) {
+    const int num_blocks = s.end - s.begin;
+    float acc[Config::kAccumulators];
+#pragma unroll
+    for (int i = 0; i < Config::kAccumulators; ++i) {
+      acc[i] = 0.0f;
     }
-  }
-  named_barrier_sync(1, Config::kConsumers);
-  reduce_parts<Config>(p,
-                       thread,
-                       row_tile,
-                       token_tile,
-                       sharing,
-                       static_cast<int>(blockIdx.x) - sharing.first_block,
-                       sharing.blocks);
-  named_barrier_sync(1, Config::kConsumers);
-  if (thread == 0 && add_acquire_release(counter, 1) == 2u * sharing.blocks - 1) {
-    *counter = 0;
+    if constexpr (Config::kWarpMma) {
+      // Row l % 8 of 16-byte chunk l / 8, swizzled; chunks 4 to 7 are 64 bytes away.
+      const uint32_t tokens_at =
+          keep_in_register(base + (ring.lane % 8) * 128 + ((ring.lane / 8) ^ (ring.lane % 8)) * 16);
+      const uint32_t tokens_high = keep_in_register(tokens_at ^ 64);
+      auto multiply_block = [&](uint32_t weights, uint32_t tokens) {
+        const PackedLane packed = {load_shared_16(ring.codes_at + weights),
+                                   load_shared_8(ring.scales_at + weights)};
+        uint32_t a[4][4];
+        decode_lane(packed, bias, a);
+#pragma unroll
+        for (int j = 0; j < Config::kChunks; ++j) {
+          const uint4 x0 = load_matrices(tokens_at + tokens + j * 1024);
+          const uint4 x1 = load_matrices(tokens_high + tokens + j * 1024);
+          float(&d)[4] = *reinterpret_cast<float(*)[4]>(acc + 4 * j);
+          mma_m16n8k16(d, a[0], x0.x, x0.y);
+          mma_m16n8k16(d, a[1], x0.z, x0.w);
+          mma_m16n8k16(d, a[2], x1.x, x1.y);
+          mma_m16n8k16(d, a[3], x1.z, x1.w);
+        }
+      };
+      for (int left = num_blocks; left > 0; left -= kBlocks) {
+        const int stage = ring.position.stage;
+        barrier_wait(ring.full + stage * 8, ring.position.parity);
+        const uint32_t weights = stage * Config::kWeightStage;
+        const uint32_t tokens = stage * Config::kTokenStage;
+        if (left >= kBlocks) {
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
+          }
+        } else {
+#pragma unroll 1
+          for (int b = 0; b < left; ++b) {
+            multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
+          }
+        }
+        ring.leave_segment();
+      }
+    } else {
+      // Two sets of fragments of half a K64 block: one is being decoded while the products of the
+      // other run. No accumulator is touched in this loop, or ptxas would serialise the products.
+      uint32_t even[2][4];
+      uint32_t odd[2][4];
+      ring.enter_stage();
+      PackedLane packed = ring.load_block();
+      decode_first_half(packed, bias, even);
+      ring.multiply(acc, even, ring.tokens);
+      int blocks = num_blocks;
+#pragma unroll 1
+      while (true) {
+        decode_last_half(packed, bias, odd);
+        ring.multiply(acc, odd, ring.tokens + 4);
+        const bool more = --blocks != 0;
+        int finished = -1;  // stage used up by the block before
+        if (more) {
+          finished = ring.next_block();
+          packed = ring.load_block();
+        }
+        wgmma_wait<1>();
+        if (!more) {
+          break;
+        }
+        decode_first_half(packed, bias, even);
+        ring.multiply(acc, even, ring.tokens);
+        wgmma_wait<1>();
+        ring.release_if_finished(finished);
+      }
+      wgmma_wait<0>();
+      ring.leave_segment();
+    }
+
+    if (p.residual != nullptr) {
+      wait_for_previous_kernel();  // long over; makes its writes visible to this thread too
+    }
+    // What follows is not to be computed ahead of the loops: registers are short there.
+    const int thread = static_cast<int>(keep_in_register(threadIdx.x));
+    const int row_tile = static_cast<int>(keep_in_register(s.row_tile));
+    const int token_tile = static_cast<int>(keep_in_register(s.token_tile));
+    if (num_blocks == p.cuts.k_blocks) {
+      store_tile<Config>(p, thread, row_tile, token_tile, acc);
+    } else {
+      const W4A16Sharing sharing(p.cuts, p.by_units_per_block, row_tile);
+      uint32_t* counter = shared_counter<Config>(p, row_tile, token_tile);
+      const int slot = static_cast<int>(blockIdx.x) + (s.begin == 0 ? p.cuts.units : 0);
+      export_part<Config>(p, thread, token_tile, slot, acc);
+      named_barrier_sync(1, Config::kConsumers);
+      if constexpr (Config::kSlices) {
+        if (thread == 0) {
+          add_acquire_release(counter, 1);
+        }
+        (s.begin != 0 ? head_tile : tail_tile) = row_tile;
+      } else {
+        if (thread == 0) {
+          const bool last =
+              add_acquire_release(counter, 1) == static_cast<uint32_t>(sharing.blocks) - 1;
+          store_shared_word(base + Config::kFlagAt, last ? 1 : 0);
+          if (last) {
+            *counter = 0;
+          }
+        }
+        named_barrier_sync(1, Config::kConsumers);
+        if (load_shared_word(base + Config::kFlagAt) != 0) {
+          reduce_parts<Config>(p, thread, row_tile, token_tile, sharing, 0, 1);
+        }
+      }
+    }
+    if constexpr (Config::kSlices) {
+      if (s.last) {
+#pragma unroll 1
+        for (int i = 0; i < 2; ++i) {
+          const int shared_with = i == 0 ? head_tile : tail_tile;
+          if (shared_with >= 0) {
+            reduce_slice<Config>(p, thread, shared_with, token_tile);
+          }
+        }
+        head_tile = -1;
+        tail_tile = -1;
+      }
+    }
   }
 }
 
@@ -182,12 +202,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     // ---- producers: warp 8 brings weights, warp 9 tokens
     // -------------------------------------------
     if constexpr (Config::kReallocate) {
-      give_registers<Config::kMinBlocks == 1 ? 40 : 32>();
+      give_registers<Config::kProducerRegisters>();
     }
     RingPosition<kStages> ring;
     W4A16Segment s;
     if (warp == 8 && lane == 0) {
-      W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
+      W4A16Walk<Config::kDeal> walk(p);
       while (walk.next(p, &s)) {
         const uint8_t* from =
             p.packed +
@@ -211,7 +231,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     } else if (warp == 9 && lane == 0) {
       tensor_prefetch(&p.x_map);
       wait_for_previous_kernel();
-      W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
+      W4A16Walk<Config::kDeal> walk(p);
       while (walk.next(p, &s)) {
         const int token = s.token_tile * kTokens;
         for (int block = s.begin; block < s.end; block += kBlocks) {
@@ -245,328 +265,29 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) nvfp4_w4
     if constexpr (Config::kReallocate) {
       take_registers<Config::kConsumerRegisters>();
     }
-    const int group = warp / 4;  // warpgroup: rows 64 * group of the tile
-    const uint32_t bias = scale_bias();
-    const uint32_t codes_at = keep_in_register(base + Config::kWeightsAt + group * kRecordBytes +
-                                               (warp % 4) * 512 + lane * 16);
-    const uint32_t scales_at =
-        keep_in_register(base + Config::kWeightsAt + group * kRecordBytes + kRecordCodeBytes +
-                         (warp % 4) * 64 + (lane / 4) * 8);
-    auto release = [&](int stage) {
-      if constexpr (!Config::kEveryLaneArrives) {
-        __syncwarp();  // all lanes have read their records
-      }
-      if (Config::kEveryLaneArrives || lane == 0) {
-        barrier_arrive(empty + stage * 8);
-      }
-    };
-
-    RingPosition<kStages> ring;
-    W4A16Walk<Config::kSerial, false, Config::kTail> walk(p);
-    W4A16Segment s;
-    // Shared tiles to be added in slices at the end: the one that other blocks began, the one that
-    // this block began.
-    int head_tile = -1;
-    int tail_tile = -1;
-    while (walk.next(p, &s)) {
-      const int num_blocks = s.end - s.begin;
-      const bool shared_tile = num_blocks != p.cuts.k_blocks;
-      float acc[Config::kAccumulators];
-      float total[Config::kSerial ? Config::kAccumulators : 1];
-#pragma unroll
-      for (int i = 0; i < Config::kAccumulators; ++i) {
-        acc[i] = 0.0f;
-      }
-
-      if constexpr (Config::kWarpMma) {
-        // Row l % 8 of 16-byte chunk l / 8, swizzled; chunks 4 to 7 are 64 bytes away.
-        const uint32_t tokens_at =
-            keep_in_register(base + (lane % 8) * 128 + ((lane / 8) ^ (lane % 8)) * 16);
-        const uint32_t tokens_high = keep_in_register(tokens_at ^ 64);
-        auto multiply_block = [&](uint32_t weights, uint32_t tokens) {
-          const PackedLane packed = {load_shared_16(codes_at + weights),
-                                     load_shared_8(scales_at + weights)};
-          uint32_t a[4][4];
-          decode_lane(packed, bias, a);
-#pragma unroll
-          for (int j = 0; j < Config::kChunks; ++j) {
-            const uint4 x0 = load_matrices(tokens_at + tokens + j * 1024);
-            const uint4 x1 = load_matrices(tokens_high + tokens + j * 1024);
-            float(&d)[4] = *reinterpret_cast<float(*)[4]>(acc + 4 * j);
-            mma_m16n8k16(d, a[0], x0.x, x0.y);
-            mma_m16n8k16(d, a[1], x0.z, x0.w);
-            mma_m16n8k16(d, a[2], x1.x, x1.y);
-            mma_m16n8k16(d, a[3], x1.z, x1.w);
-          }
-        };
-        for (int left = num_blocks; left > 0; left -= kBlocks) {
-          barrier_wait(full + ring.stage * 8, ring.parity);
-          const uint32_t weights = ring.stage * Config::kWeightStage;
-          const uint32_t tokens = ring.stage * Config::kTokenStage;
-          if (left >= kBlocks) {
-#pragma unroll
-            for (int b = 0; b < kBlocks; ++b) {
-              multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
-            }
-          } else {
-#pragma unroll 1
-            for (int b = 0; b < left; ++b) {
-              multiply_block(weights + b * kTileRecordBytes, tokens + b * Config::kTokenBytes);
-            }
-          }
-          release(ring.stage);
-          ring.advance();
-        }
-      } else {
-        int in_stage = 0;
-        // Of the block at hand: offset of its records, low word of its tokens' descriptor (the same
-        // in all lanes, and known to be: descriptors live in uniform registers).
-        uint32_t weights = 0;
-        uint32_t tokens = 0;
-        auto enter_stage = [&] {
-          barrier_wait(full + ring.stage * 8, ring.parity);
-          weights = ring.stage * Config::kWeightStage;
-          tokens = wgmma_descriptor_low(base + ring.stage * Config::kTokenStage);
-        };
-        auto load_block = [&] {
-          return PackedLane{load_shared_16(codes_at + weights), load_shared_8(scales_at + weights)};
-        };
-        auto multiply = [&]<int kSteps>(uint32_t(&a)[kSteps][4], uint32_t x) {
-          const uint32_t uniform = __shfl_sync(0xFFFFFFFFu, x, 0);
-          pin_registers(a);
-          wgmma_fence();
-#pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
-            WgmmaRs<kTokens>::run(acc, a[step], wgmma_descriptor(uniform + 2 * step));
-          }
-          wgmma_commit();
-        };
-        // Steps to the next K64 block; returns the stage that is used up once the products in
-        // flight are done, or -1.
-        auto next_block = [&] {
-          if (kBlocks > 1 && ++in_stage < kBlocks) {
-            weights += kTileRecordBytes;
-            tokens += Config::kTokenBytes >> 4;
-            return -1;
-          }
-          const int finished = ring.stage;
-          in_stage = 0;
-          ring.advance();
-          enter_stage();
-          return finished;
-        };
-        auto release_if_finished = [&](int stage) {
-          if (kBlocks == 1 || stage >= 0) {
-            release(stage);
-          }
-        };
-
-        if constexpr (Config::kSerial) {
-#pragma unroll
-          for (int i = 0; i < Config::kAccumulators; ++i) {
-            total[i] = -0.0f;  // -0 + v is v for every v, so the first piece is taken as it is
-          }
-        }
-        enter_stage();
-        for (int begin = s.begin; begin < s.end;) {
-          int end = s.end;
-          int unit = blockIdx.x;
-          if constexpr (Config::kSerial) {
-            const int tile_begin = s.row_tile * p.cuts.k_blocks;
-            unit = p.cuts.unit_of(tile_begin + begin);
-            end = min(end, p.cuts.unit_begin(unit + 1) - tile_begin);
-#pragma unroll
-            for (int i = 0; i < Config::kAccumulators; ++i) {
-              acc[i] = 0.0f;
-            }
-          }
-          int blocks = end - begin;
-          // Two sets of fragments: one is being decoded while the products of the other run. The
-          // next block is fetched before waiting. No accumulator is touched in these loops, or
-          // ptxas would serialise them.
-          uint32_t even[Config::kSteps][4];
-          uint32_t odd[Config::kSteps][4];
-          PackedLane packed = load_block();
-          int finished = -1;  // stage used up by the block before the one in flight
-          auto fetch_next = [&] {
-            if (--blocks == 0) {
-              return false;
-            }
-            finished = next_block();
-            packed = load_block();
-            return true;
-          };
-          if constexpr (Config::kSteps == 4) {
-            decode_lane(packed, bias, even);
-            multiply(even, tokens);
-            bool more = fetch_next();
-#pragma unroll 1
-            while (more) {
-              decode_lane(packed, bias, odd);
-              multiply(odd, tokens);
-              const int before_odd = finished;
-              more = fetch_next();
-              wgmma_wait<1>();
-              release_if_finished(before_odd);
-              if (!more) {
-                break;
-              }
-              decode_lane(packed, bias, even);
-              multiply(even, tokens);
-              const int before_even = finished;
-              more = fetch_next();
-              wgmma_wait<1>();
-              release_if_finished(before_even);
-            }
-          } else {
-            decode_first_half(packed, bias, even);
-            multiply(even, tokens);
-#pragma unroll 1
-            while (true) {
-              decode_last_half(packed, bias, odd);
-              multiply(odd, tokens + 4);
-              const bool more = fetch_next();
-              wgmma_wait<1>();
-              if (!more) {
-                break;
-              }
-              decode_first_half(packed, bias, even);
-              multiply(even, tokens);
-              wgmma_wait<1>();
-              release_if_finished(finished);
-            }
-          }
-          wgmma_wait<0>();
-          if (end < s.end) {
-            release_if_finished(next_block());
-          } else {
-            release(ring.stage);
-            ring.advance();
-          }
-          if constexpr (Config::kSerial) {
-            if (s.begin != 0) {
-              const int slot =
-                  Config::kTail ? unit + (s.line_row - s.row_tile) * p.line_pieces : unit;
-              export_part<Config>(p, keep_in_register(threadIdx.x), s.token_tile, slot, acc);
-            } else {
-#pragma unroll
-              for (int i = 0; i < Config::kAccumulators; ++i) {
-                total[i] += acc[i];
-              }
-            }
-          }
-          begin = end;
-        }
-      }
-
-      if (p.residual != nullptr) {
-        wait_for_previous_kernel();  // long over; makes its writes visible to this thread too
-      }
-      // What follows is not to be computed ahead of the loops: registers are short there.
-      const int thread = static_cast<int>(keep_in_register(threadIdx.x));
-      const int row_tile = static_cast<int>(keep_in_register(s.row_tile));
-      const int token_tile = static_cast<int>(keep_in_register(s.token_tile));
-      const int line_row =
-          Config::kTail ? static_cast<int>(keep_in_register(s.line_row)) : row_tile;
-      float* result = acc;
-      if constexpr (Config::kSerial) {
-        result = total;
-      }
-      bool complete = !shared_tile;
-      if (shared_tile) {
-        const W4A16Sharing sharing(line_cuts<Config::kTail>(p), p.units_per_block, line_row);
-        uint32_t* counter = shared_counter<Config>(p, line_row, token_tile);
-        if (Config::kSlices && Config::kOwnerBlocks > 0 && s.begin == 0 &&
-            sharing.blocks <= Config::kOwnerBlocks) {
-          // Few others: this block has the first part in registers and waits for the rest.
-          if (thread == 0) {
-            while (load_acquire(counter) < static_cast<uint32_t>(sharing.blocks) - 1) {
-            }
-          }
-          named_barrier_sync(1, Config::kConsumers);
-#pragma unroll 1
-          for (int part = 1; part < sharing.parts; ++part) {
-            const uint8_t* from = part_address<Config>(
-                p, thread, token_tile, sharing.slot(line_cuts<Config::kTail>(p), part));
-            float4 v[Config::kChunks];
-#pragma unroll
-            for (int j = 0; j < Config::kChunks; ++j) {
-              v[j] = __ldcg(reinterpret_cast<const float4*>(from + j * 2048));
-            }
-#pragma unroll
-            for (int j = 0; j < Config::kChunks; ++j) {
-              result[4 * j] += v[j].x;
-              result[4 * j + 1] += v[j].y;
-              result[4 * j + 2] += v[j].z;
-              result[4 * j + 3] += v[j].w;
-            }
-          }
-          if (thread == 0) {
-            *counter = 0;
-          }
-          complete = true;
-        } else {
-          if (s.begin == 0) {
-            const int slot = line_cuts<Config::kTail>(p).units + static_cast<int>(blockIdx.x);
-            export_part<Config>(p, thread, token_tile, slot, result);
-          } else if constexpr (!Config::kSerial) {
-            export_part<Config>(p, thread, token_tile, blockIdx.x, result);
-          }
-          named_barrier_sync(1, Config::kConsumers);
-          if constexpr (Config::kSlices) {
-            if (thread == 0) {
-              add_acquire_release(counter, 1);
-            }
-            if (sharing.blocks > Config::kOwnerBlocks) {
-              (s.begin != 0 ? head_tile : tail_tile) = line_row;
-            }
-          } else {
-            if (thread == 0) {
-              const bool last =
-                  add_acquire_release(counter, 1) == static_cast<uint32_t>(sharing.blocks) - 1;
-              store_shared_word(base + Config::kFlagAt, last ? 1 : 0);
-              if (last) {
-                *counter = 0;
-              }
-            }
-            named_barrier_sync(1, Config::kConsumers);
-            if (load_shared_word(base + Config::kFlagAt) != 0) {
-              reduce_parts<Config>(p, thread, row_tile, token_tile, sharing, 0, 1);
-            }
-          }
-        }
-      }
-      if (complete) {
-        store_tile<Config>(p, thread, row_tile, token_tile, result);
-      }
-      if constexpr (Config::kSlices) {
-        if (s.last) {
-#pragma unroll 1
-          for (int i = 0; i < 2; ++i) {
-            const int shared_with = i == 0 ? head_tile : tail_tile;
-            if (shared_with >= 0) {
-              reduce_slice<Config>(p, thread, shared_with, token_tile);
-            }
-          }
-          head_tile = -1;
-          tail_tile = -1;
-        }
-      }
+    if constexpr (Config::kSerial) {
+      WgmmaRing<Config> ring(base);
+      consume_large<Config>(p, ring);
+    } else {
+      consume_small<Config>(p, base);
     }
   }
 }
 
 template <W4A16Output kOutput>
 struct W4A16Kernels {
-  using Tokens8 = W4A16Config<8, 5, 4, 2, false, false, 0, kOutput>;
-  using Tokens16 = W4A16Config<16, 4, 4, 2, false, false, 0, kOutput>;
-  using Tokens32 = W4A16Config<32, 6, 2, 2, false, false, 104, kOutput>;
-  using Tokens32Slices = W4A16Config<32, 6, 2, 2, false, true, 104, kOutput>;
-  using Tokens64 = W4A16Config<64, 8, 1, 2, false, false, 104, kOutput>;
-  using Tokens64Slices = W4A16Config<64, 8, 1, 2, false, true, 104, kOutput>;
-  using Tokens64Whole = W4A16Config<64, 8, 2, 1, true, true, 232, kOutput>;
-  using Tokens128 = W4A16Config<128, 5, 2, 1, true, true, 232, kOutput>;
-  using Tokens128Mixed = W4A16Config<128, 5, 2, 1, true, true, 232, kOutput, true>;
+  using Deal = W4A16Deal;
+  using Tokens8 = W4A16Config<8, 5, 4, 2, Deal::Shared, false, 0, kOutput>;
+  using Tokens16 = W4A16Config<16, 4, 4, 2, Deal::Shared, false, 0, kOutput>;
+  using Tokens32 = W4A16Config<32, 6, 2, 2, Deal::Shared, false, 104, kOutput>;
+  using Tokens32Slices = W4A16Config<32, 6, 2, 2, Deal::Shared, true, 104, kOutput>;
+  using Tokens64 = W4A16Config<64, 8, 1, 2, Deal::Shared, false, 104, kOutput>;
+  using Tokens64Slices = W4A16Config<64, 8, 1, 2, Deal::Shared, true, 104, kOutput>;
+  using Tokens64Whole = W4A16Config<64, 8, 2, 1, Deal::Whole, false, 232, kOutput>;
+  using Tokens128 = W4A16Config<128, 5, 2, 1, Deal::SharedInTurn, true, 240, kOutput>;
+  using Tokens128Whole = W4A16Config<128, 5, 2, 1, Deal::Whole, false, 240, kOutput>;
+  using Tokens128Mixed = W4A16Config<128, 5, 2, 1, Deal::WholeThenLine, true, 240, kOutput>;
+  using Tokens128Chain = W4A16Config<128, 5, 2, 1, Deal::LineAroundWhole, false, 240, kOutput>;
 };
 
 }  // namespace nibble::cuda

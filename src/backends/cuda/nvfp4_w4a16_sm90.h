@@ -46,6 +46,9 @@ struct W4A16Plan {
   int first_tiles = 0;
   int line_tiles = 0;
   int blocks = 0;
+  // Blocks have their part of a shared tile before their whole tiles, but for the one with its last
+  // pieces, which has them after and adds them to the others' sums. Otherwise all have them after.
+  bool chain = false;
   // sm80 only: the short ring of devices with little shared memory, for tests on large ones.
   bool few_stages = false;
 };

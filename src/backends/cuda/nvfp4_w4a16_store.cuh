@@ -20,6 +20,22 @@ enum class W4A16Output : uint8_t {
   SwiGlu        // rows are gate, up, gate, up, ...: silu(gate) * up, half as many features
 };
 
+/// The cuts as kernels use them.
+struct W4A16DeviceCuts : W4A16Cuts {
+  FastDivisor by_k_blocks, by_units, by_total;
+
+  W4A16DeviceCuts() = default;
+  explicit W4A16DeviceCuts(const W4A16Cuts& cuts)
+      : W4A16Cuts(cuts), by_k_blocks(k_blocks), by_units(units), by_total(total()) {}
+  __device__ __forceinline__ int unit_begin(int unit) const {
+    return by_units.divide(static_cast<uint32_t>(unit) * static_cast<uint32_t>(total()));
+  }
+  __device__ __forceinline__ int unit_of(int block) const {
+    return by_total.divide(static_cast<uint32_t>(block + 1) * static_cast<uint32_t>(units) - 1);
+  }
+  __device__ __forceinline__ int row_tile_of(int block) const { return by_k_blocks.divide(block); }
+};
+
 struct W4A16Params {
   const uint8_t* packed;
   const float* row_multiplier;
@@ -31,14 +47,15 @@ struct W4A16Params {
   uint32_t* counters;  // [token_tiles, row_tiles], zero between kernels
   int64_t ldy, ldr;
   int m, n;
-  W4A16Cuts cuts;
+  W4A16DeviceCuts cuts;
   int units_per_block;
+  FastDivisor by_units_per_block;
   int token_tiles;
   int token_group;
-  bool whole_tiles;
-  // Where the tiles of the last wave are shared: so many come before, and the line of the others.
+  FastDivisor by_group, by_group_tokens, by_last_tokens;  // tiles and token tiles of a group
+  // Whole tiles: so many, and the line of those after them, which are shared.
   int first_tiles;
-  W4A16Cuts line;
+  W4A16DeviceCuts line;
   int line_pieces;  // of a tile
   bool y_is_f32;
   bool pairs_aligned;  // n, ldy and ldr even: two features are stored at once
@@ -62,11 +79,29 @@ inline void fill_common(const W4A16Args& args, W4A16Params* params) {
   params->ldr = args.ldr;
   params->m = static_cast<int>(args.m);
   params->n = static_cast<int>(args.n);
-  params->cuts = w4a16_cuts(args.n, args.k);
+  params->cuts = W4A16DeviceCuts(w4a16_cuts(args.n, args.k));
   params->y_is_f32 = args.y_is_f32;
   params->pairs_aligned = args.n % 2 == 0 && args.ldy % 2 == 0 && args.ldr % 2 == 0 &&
                           aligned(args.y, args.y_is_f32 ? 8 : 4) && aligned(args.residual, 4);
   params->swiglu_limit = args.swiglu_limit;
+}
+
+/// How the tiles are dealt out; fill_common() comes first.
+inline void fill_tiles(const W4A16Plan& plan, W4A16Params* params) {
+  params->units_per_block = plan.units_per_block;
+  params->by_units_per_block = FastDivisor(plan.units_per_block);
+  params->token_tiles = static_cast<int>(ceil_div(params->m, plan.tokens));
+  params->token_group = plan.token_group;
+  params->by_group = FastDivisor(params->cuts.row_tiles * plan.token_group);
+  params->by_group_tokens = FastDivisor(plan.token_group);
+  params->by_last_tokens = FastDivisor(params->token_tiles % plan.token_group);
+  params->line_pieces = params->cuts.units / params->cuts.row_tiles;
+  params->first_tiles = plan.tile == W4A16Tile::Tokens128Mixed
+                            ? plan.first_tiles
+                            : params->cuts.row_tiles * params->token_tiles;
+  params->line = W4A16DeviceCuts({.row_tiles = plan.line_tiles,
+                                  .k_blocks = params->cuts.k_blocks,
+                                  .units = plan.line_tiles * params->line_pieces});
 }
 
 /// What every kernel demands of a call.
@@ -99,6 +134,11 @@ struct W4A16Store {
     multiplier[1] = __ldg(p.row_multiplier + row + 1);
     bias[0] = p.bias != nullptr && row < p.n ? bf16_to_float(p.bias[row]) : 0.0f;
     bias[1] = p.bias != nullptr && row + 1 < p.n ? bf16_to_float(p.bias[row + 1]) : 0.0f;
+  }
+
+  /// Keeps the compiler from working out values before this point.
+  __device__ __forceinline__ void pin() {
+    asm volatile("" : "+f"(multiplier[0]), "+f"(multiplier[1]));
   }
 
   __device__ __forceinline__ float scale(const W4A16Params& p, int token) const {

@@ -40,7 +40,7 @@ struct QuantizeActArgs {
 /// Whether a layer of this mode may have its activations quantized: w4a4 only.
 constexpr bool supports_quantize_act(QuantMode mode) { return mode == kW4A4; }
 
-/// Asynchronous, no allocation. k up to 112 000 (a row is kept in shared memory).
+/// Asynchronous, no allocation. What is written must not overlap x.
 void quantize_act(const QuantizeActArgs& args, CUstream_st* stream);
 
 }  // namespace nibble::cuda
