@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/cpu_info.h"
+
 namespace nibble::examine {
 namespace {
 
@@ -61,6 +63,19 @@ TEST(BenchGemm, ALevelThatTheCpuLacksIsRefused) {
   BenchGemmOptions options;
   options.cpu_isa = "avx1024";
   EXPECT_FALSE(bench_gemm(options).has_value());
+  options.num_threads = 1;
+  options.shapes = {{"64x64", 64, 64}};
+  options.m = {1};
+  options.modes = {kW4A16};
+  options.seconds = 0.0;
+  for (const CpuIsa level : {CpuIsa::Scalar, CpuIsa::Avx2, CpuIsa::Avx512, CpuIsa::Avx512Bf16}) {
+    options.cpu_isa = to_string(level);
+    const auto report = bench_gemm(options);
+    EXPECT_EQ(report.has_value(), level <= detect_cpu_isa()) << options.cpu_isa;
+    if (!report) {
+      EXPECT_THAT(report.error().text(), HasSubstr("this cpu has no " + options.cpu_isa));
+    }
+  }
 }
 
 }  // namespace
