@@ -1,5 +1,6 @@
 #include "quantize/pipeline.h"
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -327,6 +328,81 @@ TEST(Quantize, TakesFp8Sources) {
       *result->read_weight(*result->linear("model.layers.0.mlp.up_proj", 256, 128, "x"));
   EXPECT_NEAR(values[0], 0.25f, 0.03f);
   EXPECT_NEAR(values[7], 0.5f, 0.06f);
+}
+
+// The matrix that this source holds in one of its forms, with two values that tell rows and blocks
+// apart: 1 everywhere but at the last row's last column.
+void expect_ones_but_last(CheckpointEditor& editor, Method method, float one, float last) {
+  editor.write();
+  const test::TempDir dir;
+  const auto report = needs_calibration(method)
+                          ? run_calibrated(method, editor.directory().path(), dir.file("out"))
+                          : run(editor.directory().path(), dir.file("out"), method);
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  const auto result = Checkpoint::open(dir.file("out"));
+  ASSERT_TRUE(result->require_servable().has_value());
+  const auto info = result->linear("model.layers.1.mlp.up_proj", 256, 128, "x");
+  ASSERT_TRUE(info.has_value()) << info.error().text();
+  EXPECT_EQ(info->format, checkpoint::LinearInfo::Format::Nvfp4);
+  const auto values = *result->read_weight(*info);
+  EXPECT_NEAR(values[0], one, 0.2f * one);
+  EXPECT_NEAR(values.back(), last, 0.1f * std::fabs(last));
+}
+
+TEST(Quantize, TakesFp32SourcesWithoutRoundingThemFirst) {
+  for (const Method method : {Method::FourOverSix, Method::Max}) {
+    CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+    auto& weight = editor.tensor("model.layers.1.mlp.up_proj.weight");
+    std::vector<float> values(256 * 128, 1.0f);
+    values.back() = 3.0f;
+    weight.dtype = DType::F32;
+    weight.bytes.resize(values.size() * sizeof(float));
+    std::memcpy(weight.bytes.data(), values.data(), weight.bytes.size());
+    expect_ones_but_last(editor, method, 1.0f, 3.0f);
+    // A number that bf16 does not have sets the scale as it is.
+    values.back() = 3.001f;
+    std::memcpy(weight.bytes.data(), values.data(), weight.bytes.size());
+    editor.write();
+    const test::TempDir dir;
+    const auto report = run(editor.directory().path(), dir.path(), Method::Max);
+    ASSERT_TRUE(report.has_value());
+    for (const TensorReport& tensor : report->tensors) {
+      if (tensor.module == "model.layers.1.mlp.up_proj") {
+        EXPECT_EQ(tensor.amax, 3.001f);
+      }
+    }
+  }
+}
+
+TEST(Quantize, TakesFp8SourcesWithAScaleForEachBlock) {
+  for (const Method method : {Method::FourOverSix, Method::Sweep}) {
+    CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+    auto& weight = editor.tensor("model.layers.1.mlp.up_proj.weight");
+    weight.dtype = DType::E4M3;
+    weight.bytes.assign(256 * 128, std::byte{0x38});  // 1.0
+    const float block_scales[2] = {0.25f, 2.0f};      // rows 0..127, rows 128..255
+    CheckpointEditor::Stored stored{
+        DType::F32, {2, 1}, std::vector<std::byte>(sizeof block_scales)};
+    std::memcpy(stored.bytes.data(), block_scales, sizeof block_scales);
+    editor.tensors()["model.layers.1.mlp.up_proj.weight_scale_inv"] = stored;
+    boost::json::array kept{"lm_head"};
+    for (const char* layer : {"0", "1"}) {
+      for (const char* part : {"self_attn.q_proj",
+                               "self_attn.k_proj",
+                               "self_attn.v_proj",
+                               "self_attn.o_proj",
+                               "mlp.gate_proj",
+                               "mlp.down_proj"}) {
+        kept.emplace_back(std::string("model.layers.") + layer + "." + part);
+      }
+    }
+    kept.emplace_back("model.layers.0.mlp.up_proj");
+    editor.config()["quantization_config"] = {{"quant_method", "fp8"},
+                                              {"weight_block_size", {128, 128}},
+                                              {"activation_scheme", "dynamic"},
+                                              {"modules_to_not_convert", kept}};
+    expect_ones_but_last(editor, method, 0.25f, 2.0f);
+  }
 }
 
 }  // namespace
