@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/unicode.h"
 
 namespace nibble::apps {
 
@@ -61,6 +62,9 @@ Result<std::vector<int32_t>> read_calibration_tokens(const std::string& path,
   const std::string content = TRY(read_text_file(path, kMaxFileBytes));
   if (is_blank(content)) {
     return invalid("expected calibration text, found an empty file", path);
+  }
+  if (!text::is_valid_utf8(content)) {
+    return invalid("is not UTF-8 text", path);
   }
   const auto tokenizer = TRY(text::Tokenizer::from_file(model_dir + "/tokenizer.json"));
   const auto wanted = static_cast<size_t>(max_tokens);

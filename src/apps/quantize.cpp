@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ constexpr double kBytesPerGigabyte = 1e9;
 struct QuantizeFlags {
   quantize::QuantizeOptions options;
   std::string recipe;
-  std::string calibration_path;
+  std::optional<std::string> calibration_path;
   int64_t calibration_tokens = 16384;
   std::string layout = "modelopt";
   std::string head = "keep";
@@ -74,6 +75,9 @@ Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& repo
 
 Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
+  while (options.destination.size() > 1 && options.destination.ends_with('/')) {
+    options.destination.pop_back();  // DST.partial lies beside it
+  }
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
   options.layout = TRY(quantize::parse_layout(flags.layout));
   if (flags.head != "keep") {
@@ -81,15 +85,15 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   }
   if (!flags.recipe.empty()) {
     options.method = TRY(quantize::parse_method(flags.recipe));
-  } else if (!flags.calibration_path.empty()) {
+  } else if (flags.calibration_path) {
     options.method = quantize::Method::Full;
   }
-  if (!flags.calibration_path.empty()) {
+  if (flags.calibration_path) {
     if (!quantize::needs_calibration(options.method)) {
       return invalid("the recipe takes no calibration text", "--calib");
     }
     options.calibration = TRY(
-        read_calibration_tokens(flags.calibration_path, options.source, flags.calibration_tokens));
+        read_calibration_tokens(*flags.calibration_path, options.source, flags.calibration_tokens));
     if (static_cast<int64_t>(options.calibration.size()) < flags.calibration_tokens) {
       fmt::print(
           stderr,

@@ -146,11 +146,15 @@ Result<void> write_piece(const Checkpoint& source, const Piece& piece, Safetenso
               });
 }
 
-void rename_or_throw(const fs::path& from, const fs::path& to) {
+void move_or_throw(const fs::path& from, const fs::path& to) {
   std::error_code error;
   fs::rename(from, to, error);
+  const bool other_disk = error == std::errc::cross_device_link;  // a mounted destination
+  if (other_disk) {
+    fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  }
   if (error) {
-    throw_system_error("cannot rename " + from.string() + " to " + to.string(), error.value());
+    throw_system_error("cannot move " + from.string() + " to " + to.string(), error.value());
   }
 }
 
@@ -194,10 +198,10 @@ void publish(const std::string& folder, const std::string& destination) {
   constexpr const char* kLast = "config.json";
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().filename() != kLast) {
-      rename_or_throw(entry.path(), fs::path(destination) / entry.path().filename());
+      move_or_throw(entry.path(), fs::path(destination) / entry.path().filename());
     }
   }
-  rename_or_throw(fs::path(folder) / kLast, fs::path(destination) / kLast);
+  move_or_throw(fs::path(folder) / kLast, fs::path(destination) / kLast);
 }
 
 }  // namespace nibble::quantize

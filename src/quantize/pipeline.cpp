@@ -53,6 +53,12 @@ Result<void> check_destination(const QuantizeOptions& options, uint64_t output_b
     }
   }
   std::error_code error;
+  const auto there = std::filesystem::status(options.destination, error);
+  if (std::filesystem::symlink_status(options.destination, error).type() !=
+          std::filesystem::file_type::not_found &&
+      !std::filesystem::is_directory(there)) {
+    return invalid("is in the way, and no directory", options.destination);
+  }
   std::filesystem::path parent = std::filesystem::absolute(options.destination).parent_path();
   std::filesystem::create_directories(parent, error);
   if (error) {
@@ -63,6 +69,27 @@ Result<void> check_destination(const QuantizeOptions& options, uint64_t output_b
     return invalid("no space left: needs " + std::to_string(output_bytes) +
                        " bytes, the disk has " + std::to_string(space.available) + " free",
                    options.destination);
+  }
+  return {};
+}
+
+// Fails when the matrices that are FP8 in any case are more than the budget.
+Result<void> check_bits(double bits, const Plan& plan) {
+  double weights = 0;
+  double stored_bits = 0;
+  for (const std::vector<Unit>& shard : plan.shards) {
+    for (const Unit& unit : shard) {
+      for (const LinearInfo& info : unit.linears) {
+        weights += static_cast<double>(info.n * info.k);
+        stored_bits += static_cast<double>(info.n * info.k) * (unit.nvfp4 ? kNvfp4Bits : kFp8Bits);
+      }
+    }
+  }
+  constexpr double kRounding = 1e-9;  // of all bits
+  if (stored_bits > (bits + kRounding) * weights) {
+    return invalid(fmt::format("what --fp8 and --lm-head ask for takes {:.3f} bits a weight alone",
+                               stored_bits / weights),
+                   "bits");
   }
   return {};
 }
@@ -459,6 +486,9 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
       make_plan(source,
                 recipe,
                 {options.max_shard_bytes, options.fp8, options.bits.has_value(), options.head}));
+  if (options.bits) {
+    TRY(check_bits(*options.bits, plan));
+  }
   TRY(check_destination(options, plan.output_bytes));
 
   Run run(options,

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/check.h"
 #include "quant/nvfp4.h"
 
 namespace nibble::quantize {
@@ -69,7 +70,7 @@ void place(std::vector<Unit> units, uint64_t max_shard_bytes, Plan& plan) {
 }
 
 // The head of a model with tied embeddings, as a linear of its own: the embedding stays beside it.
-Result<LinearInfo> tied_head(const Checkpoint& source) {
+Result<LinearInfo> tied_head(const Checkpoint& source, Precision precision) {
   constexpr const char* kEmbedding = "model.embed_tokens.weight";
   const checkpoint::TensorInfo* table = source.find(kEmbedding);
   const bool plain =
@@ -85,6 +86,11 @@ Result<LinearInfo> tied_head(const Checkpoint& source) {
   info.n = table->shape[0];
   info.k = table->shape[1];
   info.size_bytes = table->size_bytes;
+  if (precision == Precision::Nvfp4 && info.k % quant::kBlockSize != 0) {
+    return invalid("cannot quantize the tied head: its " + std::to_string(info.k) +
+                       " columns are not a multiple of 16",
+                   "lm-head");
+  }
   return info;
 }
 
@@ -114,13 +120,9 @@ Result<void> choose_forms(const PlanOptions& options, std::map<std::string, Unit
   }
   if (options.head) {
     const auto head = units.find("lm_head");
-    if (head == units.end()) {
-      return invalid("the model stores no lm_head", "lm-head");
-    }
-    head->second.fp8 = false;
-    if (*options.head == Precision::Fp8) {
-      only_fp8(head->second);
-    }
+    CHECK(head != units.end(), "make_plan() adds the head that is asked for");
+    head->second.nvfp4 = *options.head == Precision::Nvfp4;
+    head->second.fp8 = !head->second.nvfp4;
   }
   return {};
 }
@@ -146,6 +148,9 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, const Pla
       unit.linears.push_back(info);
       ++plan.num_quantized;
     } else {
+      if (options.head && info.module == "lm_head") {
+        return invalid("cannot quantize lm_head, it is kept: " + reason, "lm-head");
+      }
       plan.kept.emplace_back(info.module, reason);
       if (is_plain(info)) {
         continue;  // copied below like any other tensor
@@ -160,7 +165,7 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, const Pla
     }
   }
   if (options.head && !source.stores_linear("lm_head")) {
-    units["lm_head"].linears.push_back(TRY(tied_head(source)));
+    units["lm_head"].linears.push_back(TRY(tied_head(source, *options.head)));
   }
   if (plan.num_quantized == 0) {
     return invalid("no linear to quantize: " + std::to_string(plan.kept.size()) +

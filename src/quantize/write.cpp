@@ -77,8 +77,10 @@ json::object compressed_tensors_config(const OutputScheme& scheme) {
       eight["input_activations"] = fp8;
     }
     groups["group_0"] = std::move(eight);
-    group["targets"] = name_array(scheme.nvfp4);
-    groups["group_1"] = std::move(group);
+    if (!scheme.nvfp4.empty()) {
+      group["targets"] = name_array(scheme.nvfp4);
+      groups["group_1"] = std::move(group);
+    }
   } else {
     groups["group_0"] = std::move(group);
   }
@@ -130,9 +132,10 @@ void print(const json::value& value, int depth, std::string& out) {
 }
 
 bool is_side_file(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kNever = {"config.json",
+  constexpr std::array<std::string_view, 6> kNever = {"config.json",
                                                       "hf_quant_config.json",
                                                       "quantize_report.json",
+                                                      "weights_manifest.json",
                                                       "golden.json",
                                                       ".gitattributes"};
   if (std::find(kNever.begin(), kNever.end(), name) != kNever.end() ||
@@ -191,7 +194,9 @@ json::object config_with_quantization(const json::object& source_config,
   json::object groups;
   if (scheme.mixed()) {
     groups["group_0"] = group_of(fp8, name_array(scheme.fp8));
-    groups["group_1"] = group_of(fp4, name_array(scheme.nvfp4));
+    if (!scheme.nvfp4.empty()) {
+      groups["group_1"] = group_of(fp4, name_array(scheme.nvfp4));
+    }
   } else {
     groups["group_0"] = group_of(fp4, json::array{"Linear"});
   }

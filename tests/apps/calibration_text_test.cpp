@@ -56,6 +56,8 @@ TEST_F(CalibrationText, EmptyAndBrokenFilesAreRefusedByName) {
                   .error()
                   .text(),
               HasSubstr("b.jsonl:2.messages: expected an array of messages"));
+  EXPECT_THAT(read_calibration_tokens(write("x.txt", "a \xFF b"), model_.path(), 10).error().text(),
+              HasSubstr("x.txt: is not UTF-8 text"));
   EXPECT_THAT(read_calibration_tokens(text_.file("none.txt"), model_.path(), 10).error().text(),
               HasSubstr("none.txt"));
 }

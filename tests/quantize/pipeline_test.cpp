@@ -6,6 +6,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
@@ -305,6 +307,45 @@ TEST(Quantize, RefusesToOverwriteACheckpointAndToReadABrokenOne) {
   const test::TempDir other;
   EXPECT_THAT(run(editor.directory().path(), other.path()).error().text(),
               HasSubstr("config.json.hidden_size"));
+}
+
+TEST(Quantize, RefusesAFileInTheWayAndABudgetThatIsSpentAlready) {
+  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const test::TempDir dir;
+  dir.write("result", "");
+  EXPECT_THAT(run(source, dir.file("result")).error().text(),
+              HasSubstr("result: is in the way, and no directory"));
+  QuantizeOptions options;
+  options.source = source;
+  options.destination = dir.file("mixed");
+  options.show_progress = false;
+  options.fp8 = {"*.down_proj"};
+  options.bits = 4.5;
+  EXPECT_THAT(quantize(options).error().text(),
+              HasSubstr("bits: what --fp8 and --lm-head ask for takes"));
+  options.bits = 7;
+  EXPECT_TRUE(quantize(options).has_value());
+}
+
+TEST(Quantize, WritesToAFolderOnAnotherDisk) {
+  const std::string memory = "/dev/shm";
+  const test::TempDir dir;
+  struct stat here = {};
+  struct stat there = {};
+  if (stat(dir.path().c_str(), &here) != 0 || stat(memory.c_str(), &there) != 0 ||
+      here.st_dev == there.st_dev || access(memory.c_str(), W_OK) != 0) {
+    GTEST_SKIP() << "no second disk here";
+  }
+  const std::string target = memory + "/nibble-test-" + std::to_string(getpid());
+  std::filesystem::create_directory(target);
+  const std::string link = dir.file("result");  // beside it the unfinished result is written
+  std::filesystem::create_directory_symlink(target, link);
+  const auto report = run(*test::any_golden_path("vendor/llama-base"), link);
+  const auto result = Checkpoint::open(link);
+  std::filesystem::remove_all(target);
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  EXPECT_TRUE(result.has_value()) << result.error().text();
+  EXPECT_FALSE(std::filesystem::exists(link + ".partial"));
 }
 
 TEST(Quantize, TakesFp8Sources) {

@@ -64,5 +64,57 @@ TEST(Plan, RefusesWhatIsNvfp4AlreadyAndWhatLeavesNothingToDo) {
               HasSubstr("exclude *.down_prj: matches no linear"));
 }
 
+const Unit* find_head(const Plan& plan) {
+  for (const auto& shard : plan.shards) {
+    for (const Unit& unit : shard) {
+      if (!unit.linears.empty() && unit.linears.front().module == "lm_head") {
+        return &unit;
+      }
+    }
+  }
+  return nullptr;
+}
+
+TEST(Plan, TheHeadHasTheFormItIsAskedForWhateverPatternsMatch) {
+  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  for (const Precision precision : {Precision::Nvfp4, Precision::Fp8}) {
+    for (const bool candidates : {false, true}) {
+      const auto plan = make_plan(*source,
+                                  *Recipe::make({}, true),
+                                  {kNoLimit, {"*head", "*.down_proj"}, candidates, precision});
+      ASSERT_TRUE(plan.has_value()) << plan.error().text();
+      const Unit* head = find_head(*plan);
+      ASSERT_NE(head, nullptr);
+      EXPECT_EQ(head->nvfp4, precision == Precision::Nvfp4);
+      EXPECT_EQ(head->fp8, precision == Precision::Fp8);
+      EXPECT_FALSE(head->entries.empty());
+    }
+  }
+}
+
+TEST(Plan, SaysWhyAHeadCannotBeQuantized) {
+  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  EXPECT_THAT(
+      make_plan(*source, *Recipe::make({"lm_head"}, true), {kNoLimit, {}, false, Precision::Fp8})
+          .error()
+          .text(),
+      HasSubstr("cannot quantize lm_head, it is kept: asked for"));
+  // A tied head takes its columns from the embedding.
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  editor.config()["tie_word_embeddings"] = true;
+  editor.remove("lm_head.weight");
+  auto& table = editor.tensor("model.embed_tokens.weight");
+  const auto tied = editor.open();
+  EXPECT_TRUE(make_plan(*tied, *Recipe::make({}, true), {kNoLimit, {}, false, Precision::Nvfp4})
+                  .has_value());
+  table.shape[1] -= 8;
+  table.bytes.resize(static_cast<size_t>(num_elements(table.shape)) * 2);
+  const auto odd = editor.open();
+  EXPECT_THAT(make_plan(*odd, *Recipe::make({}, true), {kNoLimit, {}, false, Precision::Nvfp4})
+                  .error()
+                  .text(),
+              HasSubstr("columns are not a multiple of 16"));
+}
+
 }  // namespace
 }  // namespace nibble::quantize

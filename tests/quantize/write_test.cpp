@@ -52,6 +52,7 @@ TEST(Write, CopiesTheFilesOfTheTokenizerAndNotTheWeights) {
                            "model.safetensors.index.json",
                            "merges.txt",
                            "hf_quant_config.json",
+                           "weights_manifest.json",
                            "pytorch_model.bin"}) {
     source.write(name, name);
   }
