@@ -353,31 +353,37 @@ std::set<std::string> settle_forms(const QuantizeOptions& options,
       }
     }
   }
-  std::vector<Unit*> units;
+  std::vector<std::pair<Unit*, size_t>> units;  // with the item that decides
   std::vector<BudgetItem> items;
+  std::map<std::string, size_t> item_of;  // by form_group()
   for (std::vector<Unit>& shard : plan.shards) {
     for (Unit& unit : shard) {
       if (unit.linears.empty()) {
         continue;
       }
-      BudgetItem item;
+      const auto [found, is_new] = item_of.emplace(form_group(unit), items.size());
+      if (is_new) {
+        items.emplace_back();
+      }
+      BudgetItem& item = items[found->second];
       item.fixed = !(unit.nvfp4 && unit.fp8);
       item.bits = unit.nvfp4 ? kNvfp4Bits : kFp8Bits;
+      double loss = 0;
       for (const LinearInfo& info : unit.linears) {
         item.weights += info.n * info.k;
-        item.loss = std::max(item.loss, losses[info.module]);
+        loss = std::max(loss, losses[info.module]);
       }
-      units.push_back(&unit);
-      items.push_back(item);
+      item.loss += loss;
+      units.emplace_back(&unit, found->second);
     }
   }
   const std::vector<bool> chosen = spend_budget(items, options.bits.value_or(kNvfp4Bits));
   std::set<std::string> fp8;
-  for (size_t i = 0; i < units.size(); ++i) {
-    units[i]->fp8 = items[i].fixed ? units[i]->fp8 : chosen[i];
-    units[i]->nvfp4 = !units[i]->fp8;
-    for (const LinearInfo& info : units[i]->linears) {
-      if (units[i]->fp8) {
+  for (const auto& [unit, item] : units) {
+    unit->fp8 = items[item].fixed ? unit->fp8 : chosen[item];
+    unit->nvfp4 = !unit->fp8;
+    for (const LinearInfo& info : unit->linears) {
+      if (unit->fp8) {
         fp8.insert(info.module);
       }
     }

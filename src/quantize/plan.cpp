@@ -105,17 +105,21 @@ Result<void> choose_forms(const PlanOptions& options, std::map<std::string, Unit
   };
   for (const std::string& text : options.fp8) {
     const auto pattern = TRY(checkpoint::NamePattern::compile(text));
-    bool matches = false;
-    for (auto& [key, unit] : units) {
+    std::set<std::string> groups;
+    for (const auto& [key, unit] : units) {
       for (const LinearInfo& info : unit.linears) {
         if (pattern.matches(info.module)) {
-          matches = true;
-          only_fp8(unit);
+          groups.insert(form_group(unit));
         }
       }
     }
-    if (!matches) {
+    if (groups.empty()) {
       return invalid("matches no linear that is quantized", "fp8 " + text);
+    }
+    for (auto& [key, unit] : units) {
+      if (!unit.linears.empty() && groups.contains(form_group(unit))) {
+        only_fp8(unit);
+      }
     }
   }
   if (options.head) {
@@ -193,6 +197,13 @@ Result<Plan> make_plan(const Checkpoint& source, const Recipe& recipe, const Pla
   }
   place(std::move(ordered), options.max_shard_bytes, plan);
   return plan;
+}
+
+std::string form_group(const Unit& unit) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::string& module = unit.linears.front().module;
+  const size_t at = module.find(kExperts);
+  return at == std::string::npos ? scale_group(module) : module.substr(0, at + kExperts.size());
 }
 
 void lay_out_again(uint64_t max_shard_bytes, Plan& plan) {

@@ -42,8 +42,8 @@ struct Plan {
 
 struct PlanOptions {
   uint64_t max_shard_bytes = 0;
-  // Patterns (checkpoint/name_pattern.h) of modules that become FP8; the whole group of one that
-  // matches goes with it.
+  // Patterns (checkpoint/name_pattern.h) of modules that become FP8; the whole form_group() of
+  // one that matches goes with it.
   std::vector<std::string> fp8 = {};
   bool candidates = false;             // every other group is made in both forms
   std::optional<Precision> head = {};  // the output head is quantized too; recipe: made with_head
@@ -53,6 +53,10 @@ struct PlanOptions {
 Result<Plan> make_plan(const checkpoint::Checkpoint& source,
                        const Recipe& recipe,
                        const PlanOptions& options);
+
+// What must have one form: a unit's group, but for the routed experts of a layer, which run as one
+// product, all of them ("model.layers.0.mlp.experts.").
+std::string form_group(const Unit& unit);
 
 // Sizes, totals and shards once more, after `nvfp4` and `fp8` of units have changed.
 void lay_out_again(uint64_t max_shard_bytes, Plan& plan);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -325,6 +327,47 @@ TEST(Quantize, RefusesAFileInTheWayAndABudgetThatIsSpentAlready) {
               HasSubstr("bits: what --fp8 and --lm-head ask for takes"));
   options.bits = 7;
   EXPECT_TRUE(quantize(options).has_value());
+}
+
+TEST(Quantize, ExpertsOfALayerGetOneFormAndTheOthersTheirOwn) {
+  for (const char* name : {"vendor/qwen3_moe-base", "vendor/mixtral-base"}) {
+    const auto source = test::any_golden_path(name);
+    if (!source) {
+      GTEST_SKIP() << "needs the full golden set: " << name;
+    }
+    for (const bool by_pattern : {false, true}) {
+      const test::TempDir dir;
+      QuantizeOptions options;
+      options.source = *source;
+      options.destination = dir.path();
+      options.show_progress = false;
+      if (by_pattern) {
+        options.fp8 = {"*.layers.0.*.experts.1.*"};
+      } else {
+        options.bits = 6.5;
+      }
+      const auto report = quantize(options);
+      ASSERT_TRUE(report.has_value()) << report.error().text();
+      std::map<std::string, std::set<Precision>> forms;
+      std::set<Precision> all;
+      for (const TensorReport& tensor : report->tensors) {
+        all.insert(tensor.precision);
+        const size_t at = tensor.module.find(".experts.");
+        if (at != std::string::npos) {
+          forms[tensor.module.substr(0, at)].insert(tensor.precision);
+        }
+      }
+      EXPECT_EQ(all.size(), 2u) << name;
+      ASSERT_GT(forms.size(), 1u) << name;
+      for (const auto& [layer, found] : forms) {
+        EXPECT_EQ(found.size(), 1u) << layer;
+        if (by_pattern) {
+          const bool first = layer.find("layers.0.") != std::string::npos;
+          EXPECT_EQ(found.contains(Precision::Fp8), first) << layer;
+        }
+      }
+    }
+  }
 }
 
 TEST(Quantize, WritesToAFolderOnAnotherDisk) {
