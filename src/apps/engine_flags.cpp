@@ -196,6 +196,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                 "compute every prompt anew instead of reusing cached prefixes")
       ->group("Scheduling");
   command
+      .add_option("--kv-cache-dtype",
+                  flags.kv_cache_dtype,
+                  "auto, bfloat16 (bf16), fp8_e4m3: half the memory, scaled as the checkpoint says")
+      ->check(CLI::IsMember({"auto", "bfloat16", "bf16", "fp8_e4m3"}))
+      ->group("Scheduling");
+  command
       .add_flag("--disable-cuda-graph",
                 flags.disable_cuda_graph,
                 "compute decode steps kernel by kernel instead of replaying captured graphs")
@@ -255,6 +261,7 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   } else if (config.device.kind == Device::Kind::Cuda) {
     config.memory_fraction = kGpuMemoryFraction;
   }
+  config.kv_dtype = flags.kv_cache_dtype == "fp8_e4m3" ? DType::E4M3 : DType::BF16;
   set_if_given(config.context_length, flags.context_length);
   set_if_given(config.max_total_tokens, flags.max_total_tokens);
   set_if_given(config.page_size, flags.page_size);

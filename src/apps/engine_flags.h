@@ -37,6 +37,7 @@ struct EngineFlags {
   bool disable_radix_cache = false;
   bool disable_cuda_graph = false;
   bool disable_overlap_schedule = false;
+  std::string kv_cache_dtype = "auto";
   bool reuse_generated_kv = false;
   int64_t cuda_graph_max_bs = 0;
   std::string log_level = "info";

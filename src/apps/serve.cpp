@@ -149,6 +149,7 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"chunked_prefill_size", config.chunked_prefill_size},
           {"max_prefill_tokens", config.chunked_prefill_size},
           {"page_size", config.page_size},
+          {"kv_cache_dtype", config.kv_dtype == DType::E4M3 ? "fp8_e4m3" : "bfloat16"},
           {"disable_radix_cache", !config.prefix_cache},
           {"disable_cuda_graph", !config.decode_graphs},
           {"disable_overlap_schedule", !config.overlap},

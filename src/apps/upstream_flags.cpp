@@ -20,7 +20,6 @@ constexpr UpstreamFlag kFlags[] = {
     {"--model-loader-extra-config", true, "", "the loader decides itself"},
     {"--weight-loader-disable-mmap", false, "", "files are never mapped"},
     {"--dtype", true, "auto bfloat16", "activations are bfloat16"},
-    {"--kv-cache-dtype", true, "auto bfloat16 bf16", "the KV cache is bfloat16"},
     {"--modelopt-quant", true, "", "the checkpoint says how it is quantized"},
     {"--tp-size,--tp,--tensor-parallel-size", true, "1", kOneGpu},
     {"--dp-size,--dp,--data-parallel-size", true, "1", kOneGpu},

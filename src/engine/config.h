@@ -9,6 +9,7 @@
 #include "quant/mode_rules.h"
 #include "quant/quant_mode.h"
 #include "tensor/device.h"
+#include "tensor/dtype.h"
 
 namespace nibble::engine {
 
@@ -23,6 +24,7 @@ struct EngineConfig {
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
+  DType kv_dtype = DType::BF16;  // of the KV cache: BF16 or E4M3
   int64_t context_length = 0;    // 0: from config.json
   int64_t max_total_tokens = 0;  // 0: from memory_fraction
   double memory_fraction = 0.5;  // of free memory, for the KV cache

@@ -90,6 +90,7 @@ Result<int64_t> choose_pages(const EngineConfig& config,
       "kv cache",
       {"pages", pages},
       {"tokens", pages * page_size},
+      {"dtype", to_string(geometry.dtype)},
       {"bytes", pages * geometry.page_bytes()},
       {"why", why});
   return pages;
@@ -144,7 +145,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   }
   lap();
 
-  const KvGeometry geometry{facts.layers, facts.kv_heads, facts.head_dim, resolved.page_size};
+  const KvGeometry geometry{
+      facts.layers, facts.kv_heads, facts.head_dim, resolved.page_size, facts.kv_dtype};
   const int64_t pages = TRY(choose_pages(resolved, geometry, facts.context_length));
   auto pool = std::make_unique<KvPool>(TRY(KvPool::create(geometry, pages, stream.get())));
   const double cache_seconds = lap();
@@ -186,6 +188,15 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   info.moe_kernels = facts.moe_kernels;
   info.attention_kernels = facts.attention_kernels;
   info.layer_table = facts.layer_table;
+  const auto bytes = [](size_t size) { return static_cast<int64_t>(size); };
+  info.memory = {{"weights", info.weight_bytes},
+                 {"kv_cache", pool->size_bytes()},
+                 {"decode_graphs", bytes(runner->graphs().memory_bytes())},
+                 {"graph_inputs", bytes(runner->graphs().input_bytes())},
+                 {"scratch", bytes(runner->scratch_bytes())},
+                 {"batch_inputs", bytes(runner->input_bytes())},
+                 {"logits_and_drawing", bytes(runner->output_bytes())},
+                 {"pinned", bytes(runner->pinned_bytes()), true}};
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   LOG(info,
@@ -196,12 +207,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
       {"fp4_gemm", info.fp4_gemm_kernels},
       {"moe", info.moe_kernels},
       {"attention", info.attention_kernels},
-      {"weight_bytes", info.weight_bytes},
-      {"kv_bytes", pool->size_bytes()},
-      {"scratch_bytes", static_cast<int64_t>(runner->scratch_bytes())},
-      {"input_bytes", static_cast<int64_t>(runner->input_bytes())},
-      {"output_bytes", static_cast<int64_t>(runner->output_bytes())},
       {"seconds", info.load_seconds});
+  for (const ModelInfo::Segment& segment : info.memory) {
+    LOG(info,
+        "memory",
+        {"segment", segment.name},
+        {"bytes", segment.size_bytes},
+        {"where", segment.pinned ? "host, pinned" : to_string(resolved.device.kind)});
+  }
   return std::make_unique<EngineImpl>(EngineImpl::Parts{resolved,
                                                         std::move(info),
                                                         std::move(stream),

@@ -73,10 +73,6 @@ Result<DecodeGraphs> DecodeGraphs::capture(const std::vector<int64_t>& sizes,
                                            const Step& step) {
   const DeviceApi& api = device_api(stream.device);
   CHECK(api.begin_capture != nullptr && !sizes.empty(), "graphs of a device that has none");
-  size_t free_before = 0;
-  size_t total = 0;
-  api.memory_info(stream.device, &free_before, &total);
-
   DecodeGraphs graphs;
   graphs.stream_ = stream;
   graphs.most_ = sizes.back();
@@ -98,6 +94,9 @@ Result<DecodeGraphs> DecodeGraphs::capture(const std::vector<int64_t>& sizes,
   api.copy_to_device(graphs.inputs_.data(), all.data(), all.size() * sizeof(int32_t), stream);
   api.synchronize(stream);
 
+  size_t free_before = 0;
+  size_t total = 0;
+  api.memory_info(stream.device, &free_before, &total);
   Progress progress("capturing decode graphs", sizes.size(), "graphs");
   // Largest first: smaller ones find what the driver set up for it.
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {

@@ -55,6 +55,8 @@ class DecodeGraphs {
 
   size_t count() const { return graphs_.size(); }
   size_t memory_bytes() const { return memory_bytes_; }  // what capturing took on the device
+  size_t input_bytes() const { return inputs_.size_bytes(); }
+  size_t pinned_bytes() const { return host_[0].size_bytes() + host_[1].size_bytes(); }
 
  private:
   struct Graph {

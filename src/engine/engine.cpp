@@ -206,6 +206,7 @@ void EngineImpl::go_on_from(const Flying& now) {
     }
     rows.push_back(static_cast<int32_t>(row));
   }
+  ++early_steps_;
   flying_ = Flying{std::move(*batch), 1 - now.turn, Clock::now()};
   parts_.runner->start_after(
       flying_->batch,
@@ -518,6 +519,7 @@ void EngineImpl::publish() {
   load.max_total_tokens = parts_.info.max_total_tokens;
   load.generated_tokens = generated_tokens_;
   load.last_decode_tokens_per_second = decode_rate_;
+  load.early_steps = early_steps_;
   const EngineState now = state();
   accepts_ = now != EngineState::Released && now != EngineState::NeedsWeights;
   const std::lock_guard lock(mutex_);

@@ -33,6 +33,12 @@ struct ModelInfo {  // fixed after load
   std::string moe_kernels;
   std::string attention_kernels;
   std::vector<std::string> layer_table;  // the per-layer scheme and kernel table as printed
+  struct Segment {
+    std::string_view name;
+    int64_t size_bytes = 0;
+    bool pinned = false;  // of the host; else of the device
+  };
+  std::vector<Segment> memory;  // what the engine holds for its life
 };
 
 struct Load {  // a snapshot
@@ -42,6 +48,7 @@ struct Load {  // a snapshot
   int64_t max_total_tokens = 0;
   int64_t generated_tokens = 0;  // since start
   double last_decode_tokens_per_second = 0;
+  int64_t early_steps = 0;  // decode steps that began before the one before was over; since start
 };
 
 // ---- weight lifecycle ----

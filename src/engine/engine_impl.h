@@ -146,6 +146,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<PendingCommit> commit_;
   std::unique_ptr<PendingFlush> flush_;
   int64_t generated_tokens_ = 0;
+  int64_t early_steps_ = 0;
   double decode_rate_ = 0;
 
   std::atomic<bool> healthy_{true};

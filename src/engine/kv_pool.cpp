@@ -37,11 +37,11 @@ void KvPool::release() {
 void KvPool::point_layers() {
   layers_.clear();
   const Shape shape{num_pages(), geometry_.page_size, geometry_.kv_heads, geometry_.head_dim};
-  const auto bytes = static_cast<size_t>(num_elements(shape) * size_of(DType::BF16));
+  const auto bytes = static_cast<size_t>(num_elements(shape) * size_of(geometry_.dtype));
   for (int64_t layer = 0; layer < geometry_.layers; ++layer) {
     const size_t begin = static_cast<size_t>(layer) * 2 * bytes;
-    layers_.push_back(
-        {memory_.view(DType::BF16, shape, begin), memory_.view(DType::BF16, shape, begin + bytes)});
+    layers_.push_back({memory_.view(geometry_.dtype, shape, begin),
+                       memory_.view(geometry_.dtype, shape, begin + bytes)});
   }
 }
 

@@ -18,8 +18,11 @@ struct KvGeometry {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t page_size = 16;
+  DType dtype = DType::BF16;
   // Of all layers, keys and values.
-  int64_t page_bytes() const { return layers * 2 * page_size * kv_heads * head_dim * 2; }
+  int64_t page_bytes() const {
+    return layers * 2 * page_size * kv_heads * head_dim * size_of(dtype);
+  }
 };
 
 class KvPool {

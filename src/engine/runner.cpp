@@ -111,6 +111,11 @@ Runner::Flight::Event::~Event() {
   }
 }
 
+size_t Runner::pinned_bytes() const {
+  return host_logits_.size_bytes() + flights_[0].drawing.size_bytes() +
+         flights_[1].drawing.size_bytes() + graphs_.pinned_bytes();
+}
+
 size_t Runner::output_bytes() const {
   return hidden_.size_bytes() + logits_.size_bytes() + drawing_.size_bytes();
 }

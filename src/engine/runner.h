@@ -82,6 +82,7 @@ class Runner {
   size_t scratch_bytes() const { return scratch_.size_bytes(); }
   size_t input_bytes() const { return inputs_.size_bytes(); }
   size_t output_bytes() const;
+  size_t pinned_bytes() const;  // of the host
   const DecodeGraphs& graphs() const { return graphs_; }
   static constexpr int64_t kLogitBlock = 64;  // rows, unless a captured step has more
 

@@ -35,10 +35,10 @@ class Fed {
                      "window");
     }
     const int64_t pages = (window + config.page_size - 1) / config.page_size;
-    fed->pool_ = std::make_unique<engine::KvPool>(
-        TRY(engine::KvPool::create({facts.layers, facts.kv_heads, facts.head_dim, config.page_size},
-                                   pages,
-                                   fed->stream_.get())));
+    fed->pool_ = std::make_unique<engine::KvPool>(TRY(engine::KvPool::create(
+        {facts.layers, facts.kv_heads, facts.head_dim, config.page_size, facts.kv_dtype},
+        pages,
+        fed->stream_.get())));
     fed->runner_ = std::make_unique<engine::Runner>(
         TRY(engine::Runner::create(*fed->model_, {kChunk, 1, pages}, fed->stream_.get())));
     return fed;

@@ -322,6 +322,19 @@ Attention Builder::attention(
   attention.desc.kv_heads = c.num_key_value_heads;
   attention.desc.head_dim = c.head_dim;
   attention.desc.page_size = options_.page_size;
+  attention.desc.kv = options_.kv_dtype;
+  if (options_.kv_dtype == DType::E4M3) {
+    const auto scale = [&](const std::string& projection, const std::string& name) {
+      return store_->declare_tensor({prefix + "." + projection + "." + name,
+                                     DType::F32,
+                                     Shape{},
+                                     "--kv-cache-dtype",
+                                     1.0f,
+                                     {prefix + "." + name, prefix + ".attn." + name}});
+    };
+    attention.k_scale = scale("k_proj", "k_scale");
+    attention.v_scale = scale("v_proj", "v_scale");
+  }
   attention.desc.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
   int64_t counters = 0;
   for (const AttentionPhase phase : {AttentionPhase::Prefill, AttentionPhase::Decode}) {

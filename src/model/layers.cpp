@@ -72,7 +72,8 @@ void Attention::prepare(Context& context,
                         const Tensor& v) const {
   const KvLayer& cache = batch.kv[layer];
   const Tensor& table = store->tensor(rope_table);
-  if (context.ops.prepare_qkv != nullptr && context.observer == nullptr) {
+  const bool is_e4m3 = desc.kv == DType::E4M3;
+  if (context.ops.prepare_qkv != nullptr && context.observer == nullptr && !is_e4m3) {
     QkvArgs args;
     args.q = q;
     args.k = k;
@@ -98,7 +99,18 @@ void Attention::prepare(Context& context,
   if (context.observer != nullptr) {
     context.observer->attention(qkv.spec(), desc, q, k, x);
   }
-  context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
+  if (is_e4m3) {
+    context.ops.store_kv_e4m3(k,
+                              v,
+                              batch.kv_slots,
+                              store->tensor(k_scale),
+                              store->tensor(v_scale),
+                              cache.k,
+                              cache.v,
+                              context.stream);
+  } else {
+    context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
+  }
 }
 
 void Attention::operator()(Context& context,
@@ -131,6 +143,10 @@ void Attention::operator()(Context& context,
       args.q = q;
       args.k_cache = cache.k;
       args.v_cache = cache.v;
+      if (desc.kv == DType::E4M3) {
+        args.k_scale = store->tensor(k_scale);
+        args.v_scale = store->tensor(v_scale);
+      }
       args.page_table = batch.page_table;
       args.q_begin = batch.q_begin;
       args.kv_lens = batch.kv_lens;

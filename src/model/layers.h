@@ -78,6 +78,8 @@ struct Attention {
   const AttentionBackend* decode = nullptr;
   const ParameterStore* store = nullptr;
   ParameterStore::Id rope_table = 0;
+  ParameterStore::Id k_scale = 0;  // of an e4m3 cache
+  ParameterStore::Id v_scale = 0;
   std::optional<ParameterStore::Id> counters;  // of both kernels, shared by all layers
   size_t layer = 0;
 

@@ -170,6 +170,7 @@ Result<std::unique_ptr<Model>> declare_model(const Checkpoint& checkpoint,
       options.slice.layer_begin;
   facts.kv_heads = config.num_key_value_heads;
   facts.head_dim = config.head_dim;
+  facts.kv_dtype = options.kv_dtype;
   facts.eos_token_ids = eos_token_ids_of(config);
   facts.layer_table = builder.layer_table();
 

@@ -41,6 +41,7 @@ struct ModelOptions {
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
+  DType kv_dtype = DType::BF16;  // of the KV cache: BF16 or E4M3
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
   ModelSlice slice;
@@ -63,11 +64,13 @@ struct ModelFacts {  // fixed after load
   int64_t layers = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  DType kv_dtype = DType::BF16;
   std::vector<int32_t> eos_token_ids;
   std::vector<std::string> layer_table;  // module pattern, format, mode, kernel, why
 };
 
-// Keys and values of one layer: [pages, page_size, kv_heads, head_dim] bf16.
+// Keys and values of one layer: [pages, page_size, kv_heads, head_dim] bf16, or e4m3 where the
+// model was loaded for that.
 struct KvLayer {
   Tensor k;
   Tensor v;

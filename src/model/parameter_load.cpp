@@ -97,14 +97,44 @@ class Ring {
 
 // ---- one parameter ----
 
+Shape ParameterStore::shape_in(const Checkpoint& source,
+                               const TensorSpec& spec,
+                               const std::string& name) {
+  const checkpoint::TensorInfo* stored = source.find(name);
+  const bool one = spec.otherwise && stored != nullptr && num_elements(stored->shape) == 1;
+  return one ? stored->shape : spec.shape;
+}
+
+const std::string* ParameterStore::name_in(const Checkpoint& source, const TensorSpec& spec) {
+  if (!spec.otherwise || source.find(spec.name) != nullptr) {
+    return &spec.name;
+  }
+  for (const std::string& name : spec.other_names) {
+    if (source.find(name) != nullptr) {
+      return &name;
+    }
+  }
+  return nullptr;
+}
+
 Result<ParameterStore::HostData> ParameterStore::read(const Entry& entry,
                                                       const Checkpoint& source,
                                                       bool matrices) const {
   HostData read;
   if (entry.kind == Kind::Tensor) {
     const TensorSpec& spec = entry.plain;
-    read.plain = TRY(source.read_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
-    TRY(require_finite(spec.dtype, read.plain, spec.name));
+    const std::string* name = name_in(source, spec);
+    if (name == nullptr) {
+      const auto bytes = std::as_bytes(std::span(&*spec.otherwise, 1));
+      read.plain.assign(bytes.begin(), bytes.end());
+      return read;
+    }
+    const Shape shape = shape_in(source, spec, *name);
+    read.plain = TRY(source.read_as(*name, spec.dtype, shape, spec.expected_from));
+    TRY(require_finite(spec.dtype, read.plain, *name));
+    if (spec.otherwise && !(*reinterpret_cast<const float*>(read.plain.data()) > 0.0f)) {
+      return invalid("expected a positive scale", *name);
+    }
   }
   if (entry.kind != Kind::Linear) {
     return read;
@@ -437,7 +467,9 @@ Result<LoadReport> ParameterStore::fill(const Checkpoint& source,
         if (!loading.arrived_in_place(i)) {
           fill_plain(entry, data.plain, base, stream);
         }
-        used.insert(entry.plain.name);
+        if (const std::string* name = name_in(source, entry.plain)) {
+          used.insert(*name);
+        }
         break;
       case Kind::Derived:
         fill_plain(entry, entry.value, base, stream);

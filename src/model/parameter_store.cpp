@@ -260,7 +260,10 @@ Result<void> ParameterStore::check_headers(const Checkpoint& source) const {
       TRY(check_experts(entry, source));
     } else if (entry.kind == Kind::Tensor) {
       const TensorSpec& spec = entry.plain;
-      TRY(source.require_readable_as(spec.name, spec.dtype, spec.shape, spec.expected_from));
+      if (const std::string* name = name_in(source, spec)) {
+        const Shape shape = shape_in(source, spec, *name);
+        TRY(source.require_readable_as(*name, spec.dtype, shape, spec.expected_from));
+      }
     }
   }
   return {};

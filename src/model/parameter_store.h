@@ -39,6 +39,10 @@ struct TensorSpec {
   DType dtype = DType::BF16;
   Shape shape;
   std::string expected_from;
+  // A scale that checkpoints may do without ([] f32, finite and positive): the value then, and
+  // other names that it goes by.
+  std::optional<float> otherwise = {};
+  std::vector<std::string> other_names = {};
 };
 
 // The matrices of one expert; the gate is unused without SwiGLU.
@@ -167,6 +171,12 @@ class ParameterStore {
                           Stream stream,
                           const Progress& progress,
                           const std::stop_token& stop) const;
+  // The name a tensor has in this checkpoint; nullptr: it is not there, and may be missing.
+  static const std::string* name_in(const checkpoint::Checkpoint& source, const TensorSpec& spec);
+  // The shape it is read with: a scale may be stored as [1].
+  static Shape shape_in(const checkpoint::Checkpoint& source,
+                        const TensorSpec& spec,
+                        const std::string& name);
   static Result<void> check_scheme(const LinearSpec& spec, const checkpoint::LinearInfo& info);
   // Device memory that holds a part's matrix as the checkpoint stores it.
   struct StreamedPart {

@@ -26,14 +26,17 @@ struct AttentionDesc {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t page_size = 16;
-  float scale = 1.0f;  // multiplies q.k, head_dim^-0.5 usually
+  float scale = 1.0f;      // multiplies q.k, head_dim^-0.5 usually
+  DType kv = DType::BF16;  // of the cache: BF16, or E4M3 with a scale for keys and one for values
   bool operator==(const AttentionDesc&) const = default;
 };
 
 struct AttentionArgs {
   Tensor q;           // [tokens, heads, head_dim] bf16, strided rows allowed
-  Tensor k_cache;     // [pages, page_size, kv_heads, head_dim] bf16, already holds this step's k
+  Tensor k_cache;     // [pages, page_size, kv_heads, head_dim] desc.kv, already holds this step's k
   Tensor v_cache;     // same
+  Tensor k_scale;     // [] f32 on the device: stored keys times this are the keys; E4M3 only
+  Tensor v_scale;     // likewise
   Tensor page_table;  // [seqs, max_pages] i32
   Tensor q_begin;     // [seqs + 1] i32: rows of q of each sequence
   Tensor kv_lens;     // [seqs] i32: KV length after this step; row i of a sequence with c rows sits

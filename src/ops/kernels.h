@@ -79,6 +79,15 @@ struct SmallOps {
   // out[i, :] = x[rows[i], :]; rows i32 [count].
   void (*gather_rows)(const Tensor& x, const Tensor& rows, const Tensor& out, Stream);
   // ---- null where a device has no such kernel ----
+  // store_kv into e4m3: the value over its scale ([] f32), rounded to nearest even, at most 448.
+  void (*store_kv_e4m3)(const Tensor& k,
+                        const Tensor& v,
+                        const Tensor& slots,
+                        const Tensor& k_scale,
+                        const Tensor& v_scale,
+                        const Tensor& k_cache,
+                        const Tensor& v_cache,
+                        Stream) = nullptr;
   // head_rms_norm, rope and store_kv in one, bit for bit.
   void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
   // Chooses the token of every row: logits f32 [rows, vocab]; requests, results u8 [rows *

@@ -46,6 +46,10 @@ AttentionProblem make_attention_problem(const AttentionDesc& desc,
   // Whatever lies beyond a sequence's end is NaN: reading it must show.
   problem.k.assign(cache_size, 0x7FFF);
   problem.v.assign(cache_size, 0x7FFF);
+  if (desc.kv == DType::E4M3) {
+    problem.k_codes.assign(cache_size, 0x7F);
+    problem.v_codes.assign(cache_size, 0xFF);
+  }
   for (int64_t seq = 0; seq < seqs; ++seq) {
     for (int64_t position = 0; position < kv_lens[static_cast<size_t>(seq)]; ++position) {
       for (int64_t head = 0; head < desc.kv_heads; ++head) {
@@ -53,6 +57,14 @@ AttentionProblem make_attention_problem(const AttentionDesc& desc,
         for (size_t i = 0; i < static_cast<size_t>(desc.head_dim); ++i) {
           problem.k[at + i] = float_to_bf16(normal(random));
           problem.v[at + i] = float_to_bf16(normal(random));
+          if (desc.kv == DType::E4M3) {
+            const auto store = [&](uint16_t& value, uint8_t& code, float scale) {
+              code = float_to_e4m3(bf16_to_float(value) / scale);
+              value = float_to_bf16(e4m3_to_float(code) * scale);
+            };
+            store(problem.k[at + i], problem.k_codes[at + i], problem.k_scale);
+            store(problem.v[at + i], problem.v_codes[at + i], problem.v_scale);
+          }
         }
       }
     }
@@ -126,8 +138,16 @@ std::vector<uint16_t> AttentionProblem::run(const AttentionBackend& backend, Str
   const int64_t pages = seqs * max_pages;
   AttentionArgs args;
   args.q = copied(queries, DType::BF16, {tokens, desc.heads, desc.head_dim});
-  args.k_cache = copied(k, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
-  args.v_cache = copied(v, DType::BF16, {pages, desc.page_size, desc.kv_heads, desc.head_dim});
+  const Shape cache_shape{pages, desc.page_size, desc.kv_heads, desc.head_dim};
+  if (desc.kv == DType::E4M3) {
+    args.k_cache = copied(k_codes, DType::E4M3, cache_shape);
+    args.v_cache = copied(v_codes, DType::E4M3, cache_shape);
+    args.k_scale = copied(std::vector<float>{k_scale}, DType::F32, {});
+    args.v_scale = copied(std::vector<float>{v_scale}, DType::F32, {});
+  } else {
+    args.k_cache = copied(k, DType::BF16, cache_shape);
+    args.v_cache = copied(v, DType::BF16, cache_shape);
+  }
   args.page_table = copied(page_table, DType::I32, {seqs, max_pages});
   args.q_begin = copied(q_begin, DType::I32, {seqs + 1});
   args.kv_lens = copied(lens, DType::I32, {seqs});

@@ -13,9 +13,12 @@ struct AttentionProblem {
   AttentionDesc desc;
   std::vector<int64_t> rows;
   std::vector<int64_t> kv_lens;
-  std::vector<uint16_t> q;          // [sum of kv_lens, heads, head_dim]: a query for every position
-  std::vector<uint16_t> k, v;       // [pages, page_size, kv_heads, head_dim]
-  std::vector<int32_t> page_table;  // [seqs, max_pages], pages shuffled
+  std::vector<uint16_t> q;  // [sum of kv_lens, heads, head_dim]: a query for every position
+  // [pages, page_size, kv_heads, head_dim]: bf16, or what e4m3 codes times their scale are.
+  std::vector<uint16_t> k, v;
+  std::vector<uint8_t> k_codes, v_codes;  // with desc.kv E4M3: what is stored
+  float k_scale = 0.25f, v_scale = 2.0f;  // powers of two: products with codes are bf16
+  std::vector<int32_t> page_table;        // [seqs, max_pages], pages shuffled
   int64_t max_pages = 0;
 
   // Answer of the query at `position` of sequence `seq`: [heads, head_dim].

@@ -12,6 +12,7 @@ namespace {
 struct Case {
   Device::Kind device;
   int64_t heads, kv_heads, head_dim, page_size;
+  DType kv = DType::BF16;
 };
 
 // Backends with one kernel for prefill and decode: every one of the CPU, the plain one of CUDA.
@@ -32,6 +33,7 @@ class OneOrderAttention : public testing::TestWithParam<Case> {
     made.kv_heads = GetParam().kv_heads;
     made.head_dim = GetParam().head_dim;
     made.page_size = GetParam().page_size;
+    made.kv = GetParam().kv;
     made.scale = 1.0f / std::sqrt(static_cast<float>(made.head_dim));
     return made;
   }
@@ -100,17 +102,40 @@ TEST_P(OneOrderAttention, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
   }
 }
 
+TEST_P(OneOrderAttention, TheScalesOfAnE4m3CacheCount) {
+  if (GetParam().kv != DType::E4M3) {
+    GTEST_SKIP() << "a bf16 cache has none";
+  }
+  const AttentionProblem problem = make_attention_problem(desc(), {40}, 6);
+  StreamOwner stream(device(), 1);
+  for (const AttentionBackend* backend : backends()) {
+    const std::vector<uint16_t> before = problem.run(*backend, stream.get());
+    AttentionProblem twice = problem;
+    twice.v_scale *= 2;
+    const std::vector<uint16_t> doubled = twice.run(*backend, stream.get());
+    for (size_t i = 0; i < before.size(); ++i) {
+      ASSERT_EQ(bf16_to_float(doubled[i]), 2 * bf16_to_float(before[i])) << backend->name << i;
+    }
+    twice = problem;
+    twice.k_scale *= 2;
+    EXPECT_NE(twice.run(*backend, stream.get()), before) << backend->name;
+  }
+}
+
 TEST_P(OneOrderAttention, AChangedKeyChangesTheAnswer) {
-  AttentionProblem problem = make_attention_problem(desc(), {40}, 5);
+  const AttentionProblem problem = make_attention_problem(desc(), {40}, 5);
   StreamOwner stream(device(), 1);
   for (const AttentionBackend* backend : backends()) {
     const std::vector<uint16_t> before = problem.run(*backend, stream.get());
     const auto at = static_cast<size_t>(problem.page_table[0] * desc().page_size * desc().kv_heads *
                                         desc().head_dim);
-    const uint16_t old = problem.k[at];
-    problem.k[at] = float_to_bf16(8.0f);
-    EXPECT_NE(problem.run(*backend, stream.get()), before) << backend->name;
-    problem.k[at] = old;
+    AttentionProblem changed = problem;
+    if (desc().kv == DType::E4M3) {
+      changed.k_codes[at] = float_to_e4m3(8.0f);
+    } else {
+      changed.k[at] = float_to_bf16(8.0f);
+    }
+    EXPECT_NE(changed.run(*backend, stream.get()), before) << backend->name;
   }
 }
 
@@ -120,7 +145,11 @@ std::vector<Case> shapes(Device::Kind device) {
           {device, 8, 2, 16, 32},
           {device, 2, 1, 40, 8},
           {device, 40, 1, 20, 16},
-          {device, 3, 1, 192, 64}};
+          {device, 3, 1, 192, 64},
+          {device, 9, 3, 64, 16, DType::E4M3},
+          {device, 8, 2, 128, 16, DType::E4M3},
+          {device, 40, 1, 20, 16, DType::E4M3},
+          {device, 3, 1, 192, 64, DType::E4M3}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, OneOrderAttention, testing::ValuesIn(shapes(Device::Kind::Cpu)));

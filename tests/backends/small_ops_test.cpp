@@ -230,6 +230,42 @@ TEST_P(SmallOpsOf, StoreKvWritesEachTokenToItsSlotOnly) {
   EXPECT_EQ(v_cache, want_v);
 }
 
+TEST_P(SmallOpsOf, StoreKvInE4m3RoundsWhatTheScaleLeaves) {
+  auto k = random_bf16(3 * 2 * 20);
+  auto v = random_bf16(3 * 2 * 20);
+  k[0] = float_to_bf16(1e4f);  // beyond the largest code
+  k[1] = float_to_bf16(-1e-6f);
+  VisibleVector<uint8_t> k_cache(4 * 4 * 40, 0x12);
+  auto v_cache = k_cache;
+  VisibleVector<int32_t> slots{13, 2, 3};
+  VisibleVector<float> scales{0.75f, 3.0f};
+  const auto scale = [&](size_t i) {
+    Tensor one = view(scales, DType::F32, {});
+    one.data = &scales[i];
+    return one;
+  };
+  run(ops_.store_kv_e4m3,
+      bf16(k, {3, 2, 20}),
+      bf16(v, {3, 2, 20}),
+      view(slots, DType::I32, {3}),
+      scale(0),
+      scale(1),
+      view(k_cache, DType::E4M3, {4, 4, 2, 20}),
+      view(v_cache, DType::E4M3, {4, 4, 2, 20}));
+  VisibleVector<uint8_t> want(k_cache.size(), 0x12);
+  auto want_v = want;
+  for (size_t t = 0; t < 3; ++t) {
+    for (size_t i = 0; i < 40; ++i) {
+      const size_t at = static_cast<size_t>(slots[t]) * 40 + i;
+      want[at] = float_to_e4m3(bf16_to_float(k[t * 40 + i]) / 0.75f);
+      want_v[at] = float_to_e4m3(bf16_to_float(v[t * 40 + i]) / 3.0f);
+    }
+  }
+  EXPECT_EQ(k_cache, want);
+  EXPECT_EQ(v_cache, want_v);
+  EXPECT_EQ(k_cache[13 * 40], 0x7E);  // 448
+}
+
 TEST_P(SmallOpsOf, PreparingQkvIsNormRotationAndStoreBitForBit) {
   if (ops_.prepare_qkv == nullptr) {
     GTEST_SKIP() << "this table has no such kernel";

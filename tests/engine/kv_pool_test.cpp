@@ -57,6 +57,19 @@ TEST(KvPool, LayersAreDisjointAndGoneAfterRelease) {
   EXPECT_EQ(pool.layers().size(), 2u);
 }
 
+TEST(KvPool, ACacheInE4m3TakesHalfTheMemory) {
+  const StreamOwner stream(Device{}, 1);
+  KvGeometry geometry = kGeometry;
+  geometry.dtype = DType::E4M3;
+  EXPECT_EQ(2 * geometry.page_bytes(), kGeometry.page_bytes());
+  const KvPool pool = KvPool::create(geometry, 3, stream.get()).value();
+  EXPECT_EQ(pool.size_bytes(), 3 * 2 * 2 * 4 * 2 * 8);
+  EXPECT_EQ(pool.layers()[1].v.dtype, DType::E4M3);
+  EXPECT_EQ(static_cast<std::byte*>(pool.layers()[1].v.data) -
+                static_cast<std::byte*>(pool.layers()[0].k.data),
+            3 * geometry.page_bytes() / 4 * 3);
+}
+
 TEST(KvPool, CountsPagesOfTokensUp) {
   const KvPool pool(kGeometry, 1);
   EXPECT_EQ(pool.pages_of(0), 0);

@@ -246,6 +246,28 @@ TEST_P(GoldenModel, QuantisedActivationsAgreeWithAReferenceInBf16) {
   }
 }
 
+TEST_P(GoldenModel, AnE4m3CacheCostsLittle) {
+  if (w4a4_ || GetParam().near_ties) {
+    GTEST_SKIP() << "decisions on the other side of a boundary would hide it";
+  }
+  test::HarnessOptions small = options();
+  small.kv_dtype = DType::E4M3;
+  auto e4m3 = test::ForwardHarness::load(directory_, small);
+  auto bf16 = test::ForwardHarness::load(directory_, options());
+  ASSERT_TRUE(e4m3.has_value()) << e4m3.error().text();
+  for (const Prompt& prompt : read_prompts(directory_, GetParam().variant)) {
+    const std::vector<float> found = (*e4m3)->logits(prompt.ids);
+    const std::vector<float> whole = (*bf16)->logits(prompt.ids);
+    // Routers send some tokens to other experts.
+    const bool routes = std::string(GetParam().folder).find("moe") != std::string::npos;
+    EXPECT_GT(cosine(found, whole), routes ? 0.95 : 0.99) << prompt.ids.size() << " tokens";
+    EXPECT_EQ(found == whole, prompt.ids.empty());  // something was rounded
+    for (const int64_t chunk : {1, 7}) {
+      EXPECT_EQ((*e4m3)->logits(prompt.ids, chunk), found) << "chunks of " << chunk;
+    }
+  }
+}
+
 TEST_P(GoldenModel, ChunkingAndThreadsDoNotChangeABit) {
   test::HarnessOptions single = options();
   single.num_threads = 1;

@@ -272,5 +272,32 @@ TEST(Model, QuantizesWhileLoadingAndWhileReloading) {
   EXPECT_EQ((*load_model(directory, options, own.get()))->facts().quantization, "bf16");
 }
 
+TEST(Model, TakesTheScalesOfAnE4m3CacheWhereTheCheckpointHasThem) {
+  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  const std::vector<int32_t> ids{3, 40, 41, 5, 9, 77, 12, 300, 4, 6};
+  const auto logits = [&]() {
+    editor.write();
+    test::HarnessOptions options;
+    options.kv_dtype = DType::E4M3;
+    auto harness = test::ForwardHarness::load(editor.directory().path(), options);
+    return harness ? (*harness)->logits(ids) : std::vector<float>();
+  };
+  const std::vector<float> without = logits();
+  ASSERT_FALSE(without.empty());
+  const std::string attention = "model.layers.0.self_attn.";
+  editor.set_f32(attention + "k_proj.k_scale", 1.0f);
+  editor.set_f32(attention + "v_proj.v_scale", 1.0f);
+  EXPECT_EQ(logits(), without);                          // what is missing is 1
+  editor.set_f32(attention + "v_proj.v_scale", 0.001f);  // values over 448 steps are cut off
+  const std::vector<float> scaled = logits();
+  EXPECT_NE(scaled, without);
+  editor.remove(attention + "v_proj.v_scale");
+  editor.set_f32(attention + "v_scale", 0.001f);  // its other name
+  editor.tensor(attention + "v_scale").shape = {1};
+  EXPECT_EQ(logits(), scaled);
+  editor.set_f32(attention + "v_scale", 0.0f);
+  EXPECT_TRUE(logits().empty());
+}
+
 }  // namespace
 }  // namespace nibble::model

@@ -24,11 +24,14 @@ Result<std::unique_ptr<ForwardHarness>> ForwardHarness::load(const std::string& 
   model_options.moe_runner_backend = options.moe_runner_backend;
   model_options.attention_backend = options.attention_backend;
   model_options.page_size = options.page_size;
+  model_options.kv_dtype = options.kv_dtype;
   harness->model_ = TRY(model::load_model(directory, model_options, stream));
   const model::ModelFacts& facts = harness->model_->facts();
   const int64_t pages = (facts.context_length + options.page_size - 1) / options.page_size;
   harness->pool_ = std::make_unique<engine::KvPool>(TRY(engine::KvPool::create(
-      {facts.layers, facts.kv_heads, facts.head_dim, options.page_size}, pages, stream)));
+      {facts.layers, facts.kv_heads, facts.head_dim, options.page_size, facts.kv_dtype},
+      pages,
+      stream)));
   harness->runner_ = std::make_unique<engine::Runner>(
       TRY(engine::Runner::create(*harness->model_, {128, 4, pages}, stream)));
   return harness;

@@ -23,6 +23,7 @@ struct HarnessOptions {
   std::string attention_backend = "auto";
   int num_threads = 2;
   int64_t page_size = 16;
+  DType kv_dtype = DType::BF16;
 };
 
 class ForwardHarness {

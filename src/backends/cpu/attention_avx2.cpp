@@ -45,8 +45,36 @@ void widen(const uint16_t* from, int64_t head_dim, int width, float* to) {
   }
 }
 
+// Eight e4m3. The bits of a magnitude are those of an FP32 2^120 times smaller (subnormal ones
+// too), but for NaN.
+__m256 load_e4m3x8(const uint8_t* from) {
+  const __m256i codes =
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi32(0x7F));
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24);
+  const __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)),
+                                     _mm256_set1_ps(0x1p120f));
+  const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F));
+  return _mm256_or_ps(_mm256_or_ps(value, _mm256_castsi256_ps(sign)), _mm256_castsi256_ps(nan));
+}
+
+void widen(const uint8_t* from, int64_t head_dim, int width, float* to) {
+  int i = 0;
+  for (; i + 8 <= head_dim; i += 8) {
+    _mm256_store_ps(to + i, load_e4m3x8(from + i));
+  }
+  if (i < width) {
+    alignas(8) uint8_t codes[8] = {};
+    for (int j = 0; i + j < head_dim; ++j) {
+      codes[j] = from[i + j];
+    }
+    _mm256_store_ps(to + i, load_e4m3x8(codes));
+  }
+}
+
+template <typename T>
 void load_tile(const AttentionTask& task,
-               const uint16_t* cache,
+               const T* cache,
                int64_t page_stride,
                int64_t slot_stride,
                int64_t base,
@@ -56,12 +84,41 @@ void load_tile(const AttentionTask& task,
   int64_t page = base / task.page_size;
   int64_t slot = base % task.page_size;
   for (int j = 0; j < count; ++j) {
-    const uint16_t* row = cache + task.pages[page] * page_stride + slot * slot_stride;
+    const T* row = cache + task.pages[page] * page_stride + slot * slot_stride;
     widen(row, task.head_dim, width, tile + j * width);
     if (++slot == task.page_size) {
       slot = 0;
       ++page;
     }
+  }
+}
+
+void load_tile(const AttentionTask& task,
+               const void* cache,
+               int64_t page_stride,
+               int64_t slot_stride,
+               int64_t base,
+               int count,
+               int width,
+               float* tile) {
+  if (task.is_e4m3) {
+    load_tile(task,
+              static_cast<const uint8_t*>(cache),
+              page_stride,
+              slot_stride,
+              base,
+              count,
+              width,
+              tile);
+  } else {
+    load_tile(task,
+              static_cast<const uint16_t*>(cache),
+              page_stride,
+              slot_stride,
+              base,
+              count,
+              width,
+              tile);
   }
 }
 
@@ -161,8 +218,10 @@ void add_all_values(Scratch& s, int query, int width) {
 void write_out(const AttentionTask& task, const float* acc, float sum, uint16_t* out, int width) {
   alignas(32) uint16_t words[kMaxHeadDim];
   const __m256 divisor = _mm256_set1_ps(sum);
+  const __m256 scale = _mm256_set1_ps(task.value_scale);
   for (int i = 0; i < width; i += 8) {
-    Avx2::store_bf16(words + i, _mm256_div_ps(_mm256_load_ps(acc + i), divisor));
+    Avx2::store_bf16(words + i,
+                     _mm256_mul_ps(_mm256_div_ps(_mm256_load_ps(acc + i), divisor), scale));
   }
   for (int64_t i = 0; i < task.head_dim; ++i) {
     out[i] = words[i];

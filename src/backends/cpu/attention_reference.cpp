@@ -37,13 +37,19 @@ size_t workspace_bytes(const AttentionDesc& /*desc*/, int64_t /*max_tokens*/, in
   return 0;
 }
 
-const uint16_t* cache_row(const Tensor& cache,
-                          const int32_t* pages,
-                          int64_t position,
-                          int64_t head) {
+int64_t place_of(const Tensor& cache, const int32_t* pages, int64_t position, int64_t head) {
   const int64_t page_size = cache.shape[1];
-  return cache.as<uint16_t>() + pages[position / page_size] * cache.stride[0] +
-         position % page_size * cache.stride[1] + head * cache.stride[2];
+  return pages[position / page_size] * cache.stride[0] + position % page_size * cache.stride[1] +
+         head * cache.stride[2];
+}
+
+float value_at(const Tensor& cache, int64_t place) {
+  return cache.dtype == DType::E4M3 ? e4m3_to_float(static_cast<const uint8_t*>(cache.data)[place])
+                                    : bf16_to_float(cache.as<uint16_t>()[place]);
+}
+
+float scale_of(const AttentionDesc& desc, const Tensor& scale) {
+  return desc.kv == DType::E4M3 ? *scale.as<float>() : 1.0f;
 }
 
 // Online softmax: the running maximum rescales what was summed before.
@@ -57,15 +63,17 @@ void attend(const AttentionDesc& desc,
   float acc[kMaxHeadDim] = {};
   float top = -std::numeric_limits<float>::infinity();
   float sum = 0.0f;
+  const float scale = desc.scale * scale_of(desc, args.k_scale);
+  const float v_scale = scale_of(desc, args.v_scale);
   const int64_t kv_head = head / (desc.heads / desc.kv_heads);
   for (int64_t position = 0; position < kv_count; ++position) {
-    const uint16_t* k = cache_row(args.k_cache, pages, position, kv_head);
-    const uint16_t* v = cache_row(args.v_cache, pages, position, kv_head);
+    const int64_t k = place_of(args.k_cache, pages, position, kv_head);
+    const int64_t v = place_of(args.v_cache, pages, position, kv_head);
     float score = 0.0f;
     for (int64_t i = 0; i < desc.head_dim; ++i) {
-      score += bf16_to_float(q[i]) * bf16_to_float(k[i]);
+      score += bf16_to_float(q[i]) * value_at(args.k_cache, k + i);
     }
-    score *= desc.scale;
+    score *= scale;
     if (score > top) {
       const float shrink = std::exp(top - score);
       sum *= shrink;
@@ -77,11 +85,11 @@ void attend(const AttentionDesc& desc,
     const float weight = std::exp(score - top);
     sum += weight;
     for (int64_t i = 0; i < desc.head_dim; ++i) {
-      acc[i] += weight * bf16_to_float(v[i]);
+      acc[i] += weight * value_at(args.v_cache, v + i);
     }
   }
   for (int64_t i = 0; i < desc.head_dim; ++i) {
-    out[i] = float_to_bf16(acc[i] / sum);
+    out[i] = float_to_bf16(acc[i] / sum * v_scale);
   }
 }
 

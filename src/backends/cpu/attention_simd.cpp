@@ -1,6 +1,7 @@
 // The SIMD attention backend of the CPU: cuts the work into (sequence, KV head, block of queries)
 // units and spreads them over the pool. The unit's kernel is in attention_avx2.cpp.
 #include <algorithm>
+#include <cstddef>
 
 #include "backends/cpu/gemm_shared.h"
 #include "backends/cpu/isa_abi.h"
@@ -37,11 +38,19 @@ int64_t blocks_of(int64_t rows, int64_t heads_per_kv) {
   return (rows * heads_per_kv + kMaxQueries - 1) / kMaxQueries;
 }
 
+const void* head_of(const Tensor& cache, int64_t kv_head) {
+  return static_cast<const std::byte*>(cache.data) +
+         kv_head * cache.stride[2] * size_of(cache.dtype);
+}
+
 void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   const int64_t seqs = args.kv_lens.shape[0];
   const int32_t* q_begin = args.q_begin.as<int32_t>();
   const int32_t* kv_lens = args.kv_lens.as<int32_t>();
   const int64_t group = desc.heads / desc.kv_heads;
+  const bool is_e4m3 = desc.kv == DType::E4M3;
+  const float scale = desc.scale * (is_e4m3 ? *args.k_scale.as<float>() : 1.0f);
+  const float value_scale = is_e4m3 ? *args.v_scale.as<float>() : 1.0f;
   int64_t total_blocks = 0;
   for (int64_t seq = 0; seq < seqs; ++seq) {
     total_blocks += blocks_of(q_begin[seq + 1] - q_begin[seq], group);
@@ -65,8 +74,9 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
                kv_head * group * args.q.stride[1];
       task.q_row_stride = args.q.stride[0];
       task.q_head_stride = args.q.stride[1];
-      task.k_cache = args.k_cache.as<uint16_t>() + kv_head * args.k_cache.stride[2];
-      task.v_cache = args.v_cache.as<uint16_t>() + kv_head * args.v_cache.stride[2];
+      task.k_cache = head_of(args.k_cache, kv_head);
+      task.v_cache = head_of(args.v_cache, kv_head);
+      task.is_e4m3 = is_e4m3;
       task.k_page_stride = args.k_cache.stride[0];
       task.k_slot_stride = args.k_cache.stride[1];
       task.v_page_stride = args.v_cache.stride[0];
@@ -82,7 +92,8 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
       task.heads_per_kv = group;
       task.first_position = kv_lens[seq] - rows;
       task.head_dim = desc.head_dim;
-      task.scale = desc.scale;
+      task.scale = scale;
+      task.value_scale = value_scale;
       attention_avx2(&task);
     }
   });

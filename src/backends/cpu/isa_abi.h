@@ -76,8 +76,9 @@ struct AttentionTask {
   const uint16_t* q;  // row 0, first head of the group
   int64_t q_row_stride;
   int64_t q_head_stride;
-  const uint16_t* k_cache;  // this KV head of page 0
-  const uint16_t* v_cache;
+  const void* k_cache;  // this KV head of page 0: bf16, or e4m3
+  const void* v_cache;
+  bool is_e4m3;
   int64_t k_page_stride;
   int64_t k_slot_stride;
   int64_t v_page_stride;
@@ -92,7 +93,8 @@ struct AttentionTask {
   int64_t heads_per_kv;
   int64_t first_position;
   int64_t head_dim;
-  float scale;
+  float scale;        // of scores
+  float value_scale;  // of what comes out
 };
 
 void attention_avx2(const AttentionTask* task);

@@ -222,6 +222,40 @@ void store_kv(const Tensor& k,
       });
 }
 
+void store_kv_e4m3(const Tensor& k,
+                   const Tensor& v,
+                   const Tensor& slots,
+                   const Tensor& k_scale,
+                   const Tensor& v_scale,
+                   const Tensor& k_cache,
+                   const Tensor& v_cache,
+                   Stream stream) {
+  const int64_t page_size = k_cache.shape[1];
+  const int64_t kv_heads = k.shape[1];
+  const int64_t head_dim = k.shape[2];
+  const int32_t* slot = slots.as<int32_t>();
+  const auto store = [&](const Tensor& from, const Tensor& cache, float scale, int64_t t) {
+    auto* place = static_cast<uint8_t*>(cache.data) + slot[t] / page_size * cache.stride[0] +
+                  slot[t] % page_size * cache.stride[1];
+    for (int64_t head = 0; head < kv_heads; ++head) {
+      const uint16_t* values = row_of(from, t) + head * from.stride[1];
+      for (int64_t i = 0; i < head_dim; ++i) {
+        place[head * cache.stride[2] + i] = float_to_e4m3(bf16_to_float(values[i]) / scale);
+      }
+    }
+  };
+  pool_of(stream).parallel_for(
+      k.shape[0], row_grain(kv_heads * head_dim), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          DCHECK(slot[t] >= 0 && slot[t] < k_cache.shape[0] * page_size,
+                 "kv slot out of range: ",
+                 slot[t]);
+          store(k, k_cache, *k_scale.as<float>(), t);
+          store(v, v_cache, *v_scale.as<float>(), t);
+        }
+      });
+}
+
 void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream /*stream*/) {
   const int32_t* row = rows.as<int32_t>();
   for (int64_t i = 0; i < out.shape[0]; ++i) {
@@ -280,6 +314,7 @@ constexpr SmallOps table(CpuIsa isa) {
       .add = add<rows>,
       .store_kv = store_kv,
       .gather_rows = gather_rows,
+      .store_kv_e4m3 = store_kv_e4m3,
   };
 }
 

@@ -12,6 +12,7 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/bf16_vector.cuh"
 #include "base/check.h"
+#include "base/number_formats.h"
 #include "ops/attention.h"
 
 namespace nibble {
@@ -28,8 +29,10 @@ constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct Params {
   const Bf16* q;
-  const Bf16* k_cache;
-  const Bf16* v_cache;
+  const void* k_cache;  // bf16 or e4m3
+  const void* v_cache;
+  const float* k_scale;  // of e4m3
+  const float* v_scale;
   const int32_t* page_table;
   const int32_t* q_begin;
   const int32_t* kv_lens;
@@ -70,8 +73,36 @@ __device__ __forceinline__ int sequence_of(const Params& p, int row) {
   return low;
 }
 
-// kDims: channels a lane adds up, head_dim <= 32 * kDims.
-template <int kDims, bool kVector>
+__device__ __forceinline__ float to_float(Bf16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_float(uint8_t code) { return e4m3_to_float(code); }
+
+template <bool kVector>
+__device__ __forceinline__ void load_channels(const Bf16* row, int at, int width, float (&v)[8]) {
+  load8<kVector>(row, at, width, v);
+}
+template <bool kVector>
+__device__ __forceinline__ void load_channels(const uint8_t* row,
+                                              int at,
+                                              int width,
+                                              float (&v)[8]) {
+  uint2 codes = make_uint2(0, 0);
+  if constexpr (kVector) {
+    codes = *reinterpret_cast<const uint2*>(row + at);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t code = at + j < width ? row[at + j] : 0u;
+      (j < 4 ? codes.x : codes.y) |= code << (j % 4 * 8);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    v[j] = e4m3_to_float(static_cast<uint8_t>((j < 4 ? codes.x : codes.y) >> (j % 4 * 8)));
+  }
+}
+
+// Cache: of what the KV cache is made. kDims: channels a lane adds up, head_dim <= 32 * kDims.
+template <typename Cache, int kDims, bool kVector>
 __global__ void __launch_bounds__(kWarps * 32, 4) attention_plain_kernel(const Params p) {
   __shared__ float q[kMaxHeadDim];
   __shared__ float partial[kWarps][kMaxHeadDim];
@@ -90,6 +121,11 @@ __global__ void __launch_bounds__(kWarps * 32, 4) attention_plain_kernel(const P
   const int seq = sequence_of(p, row);
   const int kv_count = seq < p.seqs ? max(p.kv_lens[seq] - (p.q_begin[seq + 1] - row) + 1, 0) : 0;
   const int32_t* pages = p.page_table + min(seq, p.seqs - 1) * p.table_stride;
+  const auto* k_cache = static_cast<const Cache*>(p.k_cache);
+  const auto* v_cache = static_cast<const Cache*>(p.v_cache);
+  constexpr bool kScaled = sizeof(Cache) == 1;
+  const float scale = kScaled ? p.scale * *p.k_scale : p.scale;
+  const float v_scale = kScaled ? *p.v_scale : 1.0f;
 
   float acc[kDims] = {};
   float top = -INFINITY;
@@ -101,18 +137,18 @@ __global__ void __launch_bounds__(kWarps * 32, 4) attention_plain_kernel(const P
     const int64_t place = position % p.page_size;
     float score = -INFINITY;
     if (seen) {
-      const Bf16* k =
-          p.k_cache + page * p.k_stride[0] + place * p.k_stride[1] + kv_head * p.k_stride[2];
+      const Cache* k =
+          k_cache + page * p.k_stride[0] + place * p.k_stride[1] + kv_head * p.k_stride[2];
       score = 0.0f;
       for (int at = 0; at < p.head_dim; at += 8) {
         float v[8];
-        load8<kVector>(k, at, p.head_dim, v);
+        load_channels<kVector>(k, at, p.head_dim, v);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           score += q[at + j] * v[j];
         }
       }
-      score *= p.scale;
+      score *= scale;
     }
     const float new_top = fmaxf(top, warp_max(score));
     const float shrink = expf(top - new_top);
@@ -127,12 +163,12 @@ __global__ void __launch_bounds__(kWarps * 32, 4) attention_plain_kernel(const P
     const int count = min(kTile, kv_count - begin);
     for (int j = 0; j < count; ++j) {
       const float w = __shfl_sync(kAllLanes, weight, j);
-      const Bf16* v = p.v_cache + __shfl_sync(kAllLanes, v_row, j);
+      const Cache* v = v_cache + __shfl_sync(kAllLanes, v_row, j);
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int channel = lane + 32 * i;
         if (channel < p.head_dim) {
-          acc[i] += w * __bfloat162float(v[channel]);
+          acc[i] += w * to_float(v[channel]);
         }
       }
     }
@@ -162,7 +198,7 @@ __global__ void __launch_bounds__(kWarps * 32, 4) attention_plain_kernel(const P
       total += sums[w] * shrink;
     }
     p.out[row * p.out_stride[0] + head * p.out_stride[1] + channel] =
-        __float2bfloat16_rn(kv_count > 0 ? value / total : 0.0f);
+        __float2bfloat16_rn(kv_count > 0 ? value / total * v_scale : 0.0f);
   }
 }
 
@@ -184,15 +220,24 @@ size_t workspace_bytes(const AttentionDesc& /*desc*/, int64_t /*max_tokens*/, in
   return 0;
 }
 
-template <int kDims>
-void launch(const Params& p, int64_t rows, int64_t heads, bool vector, cudaStream_t stream) {
+template <typename Cache, int kDims>
+void launch_kind(const Params& p, int64_t rows, int64_t heads, bool vector, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(heads));
   if (vector) {
-    attention_plain_kernel<kDims, true><<<grid, kWarps * 32, 0, stream>>>(p);
+    attention_plain_kernel<Cache, kDims, true><<<grid, kWarps * 32, 0, stream>>>(p);
   } else {
-    attention_plain_kernel<kDims, false><<<grid, kWarps * 32, 0, stream>>>(p);
+    attention_plain_kernel<Cache, kDims, false><<<grid, kWarps * 32, 0, stream>>>(p);
   }
   CUDA_CHECK(cudaGetLastError());
+}
+
+template <int kDims>
+void launch(const Params& p, int64_t rows, const AttentionDesc& desc, bool vector, cudaStream_t s) {
+  if (desc.kv == DType::E4M3) {
+    launch_kind<uint8_t, kDims>(p, rows, desc.heads, vector, s);
+  } else {
+    launch_kind<Bf16, kDims>(p, rows, desc.heads, vector, s);
+  }
 }
 
 void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
@@ -200,8 +245,13 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   const auto data = [](const Tensor& t) { return reinterpret_cast<Bf16*>(t.as<uint16_t>()); };
   Params p{};
   p.q = data(args.q);
-  p.k_cache = data(args.k_cache);
-  p.v_cache = data(args.v_cache);
+  CHECK(args.k_cache.dtype == desc.kv && args.v_cache.dtype == desc.kv, "type of the KV cache");
+  p.k_cache = args.k_cache.data;
+  p.v_cache = args.v_cache.data;
+  if (desc.kv == DType::E4M3) {
+    p.k_scale = args.k_scale.as<float>();
+    p.v_scale = args.v_scale.as<float>();
+  }
   p.page_table = args.page_table.as<int32_t>();
   p.q_begin = args.q_begin.as<int32_t>();
   p.kv_lens = args.kv_lens.as<int32_t>();
@@ -229,13 +279,13 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   }
   auto* native = static_cast<cudaStream_t>(stream.native);
   if (desc.head_dim <= 32) {
-    launch<1>(p, rows, desc.heads, vector, native);
+    launch<1>(p, rows, desc, vector, native);
   } else if (desc.head_dim <= 64) {
-    launch<2>(p, rows, desc.heads, vector, native);
+    launch<2>(p, rows, desc, vector, native);
   } else if (desc.head_dim <= 128) {
-    launch<4>(p, rows, desc.heads, vector, native);
+    launch<4>(p, rows, desc, vector, native);
   } else {
-    launch<8>(p, rows, desc.heads, vector, native);
+    launch<8>(p, rows, desc, vector, native);
   }
 }
 

@@ -18,6 +18,9 @@ Support supports_paged(const AttentionDesc& desc, AttentionPhase phase) {
   if (desc.phase != phase) {
     return {false, phase == AttentionPhase::Decode ? "decode only" : "prefill only"};
   }
+  if (desc.kv != DType::BF16) {
+    return {false, "takes a bf16 KV cache only"};
+  }
   if (desc.head_dim != 64 && desc.head_dim != 128) {
     return {false, "head_dim is neither 64 nor 128"};
   }

@@ -12,6 +12,7 @@
 #include "backends/cuda/device/bf16_vector.cuh"
 #include "backends/cuda/draw_tokens.h"
 #include "backends/cuda/launch.cuh"
+#include "backends/cuda/store_kv_e4m3.h"
 #include "base/check.h"
 #include "ops/kernels.h"
 
@@ -785,6 +786,7 @@ const SmallOps kCudaSmallOps{
     .add = add,
     .store_kv = store_kv,
     .gather_rows = gather_rows,
+    .store_kv_e4m3 = store_kv_e4m3,
     .prepare_qkv = prepare_qkv,
     .draw_tokens = draw_tokens,
     .draw_workspace_bytes = draw_workspace_bytes,

@@ -104,12 +104,23 @@ Result<void> handle_server_info(Call& call) {
   const engine::ModelInfo& model = context.engine.info();
   json::object state = context.config.server_args;
   state["last_gen_throughput"] = context.engine.load().last_decode_tokens_per_second;
-  state["memory_usage"] =
-      json::object{{"weight", static_cast<double>(model.weight_bytes) / double(int64_t{1} << 30)},
-                   {"kvcache", nullptr},
-                   {"graph", 0},
-                   {"token_capacity", model.max_total_tokens}};
+  json::object memory;
+  for (const engine::ModelInfo::Segment& segment : model.memory) {
+    memory[segment.name] = segment.size_bytes;
+  }
+  const auto gib_of = [&model](std::string_view name) {
+    double gib = 0;
+    for (const engine::ModelInfo::Segment& segment : model.memory) {
+      gib += segment.name == name ? static_cast<double>(segment.size_bytes) : 0.0;
+    }
+    return gib / static_cast<double>(int64_t{1} << 30);
+  };
+  state["memory_usage"] = json::object{{"weight", gib_of("weights")},
+                                       {"kvcache", gib_of("kv_cache")},
+                                       {"graph", gib_of("decode_graphs")},
+                                       {"token_capacity", model.max_total_tokens}};
   json::object info = context.config.server_args;
+  info["memory_bytes"] = std::move(memory);
   info["model_path"] = context.model_path();
   info["served_model_name"] = context.served_model_name();
   info["status"] = "ready";
