@@ -21,6 +21,7 @@
 #include "base/version.h"
 #include "server/chat_message.h"
 #include "server/checkpoint_watch.h"
+#include "server/http/reserved_port.h"
 #include "server/server.h"
 
 namespace nibble::apps {
@@ -240,7 +241,9 @@ void log_start(const ServeFlags& flags,
       {"load_seconds", model.load_seconds},
       {"context_length", model.context_length},
       {"kv_tokens", model.max_total_tokens});
-  LOG(info, "listening", {"address", fmt::format("http://{}:{}", flags.host, server.port())});
+  LOG(info,
+      "listening",
+      {"address", fmt::format("http://{}:{}", server::http::url_host(flags.host), server.port())});
   LOG(info, "The server is fired up and ready to roll!");  // launch scripts wait for this line
 }
 

@@ -18,6 +18,8 @@ std::string_view openai_type(int status) {
       return "authentication_error";
     case 404:
       return "not_found_error";
+    case 405:
+      return "method_not_allowed";
     case 413:
       return "request_too_large";
     case 499:

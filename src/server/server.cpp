@@ -40,7 +40,8 @@ void answer_no_route(http::Exchange& exchange, std::string_view allowed) {
         style_of(request.path),
         405);
   }
-  response.headers.push_back({"Allow", list + ", HEAD, OPTIONS"});
+  const bool has_head = list.find("GET") != std::string::npos;
+  response.headers.push_back({"Allow", list + (has_head ? ", HEAD, OPTIONS" : ", OPTIONS")});
   exchange.respond(std::move(response));
 }
 

@@ -33,6 +33,21 @@ TEST(ReservedPort, TakesANameOfThisMachine) {
   EXPECT_FALSE(port->is_v6());
 }
 
+TEST(ReservedPort, KnowsHowUrlsWriteAddresses) {
+  EXPECT_EQ(url_host("::1"), "[::1]");
+  EXPECT_EQ(url_host("[::1]"), "[::1]");
+  EXPECT_EQ(url_host("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(url_host("localhost"), "localhost");
+  EXPECT_FALSE(ReservedPort::bind("[]", 0));
+  EXPECT_FALSE(ReservedPort::bind("[127.0.0.1", 0));
+  const auto foreign = ReservedPort::bind("2001:db8::1", 0);  // of nobody (RFC 3849)
+  ASSERT_FALSE(foreign);
+  EXPECT_NE(foreign.error().text().find("cannot listen on [2001:db8::1]:0"), std::string::npos);
+  if (ReservedPort::bind("::1", 0)) {  // not on machines without IPv6
+    EXPECT_TRUE(ReservedPort::bind("[::1]", 0)->is_v6());
+  }
+}
+
 TEST(ReservedPort, RefusesWhatIsNoAddressAndWhatIsTaken) {
   const auto unknown = ReservedPort::bind("no.such.name.invalid", 0);
   ASSERT_FALSE(unknown);

@@ -82,10 +82,13 @@ TEST(Routes, SayWhichMethodsTheyHave) {
   ServerFixture fixture;
   const auto reply = fixture.get("/generate");
   EXPECT_EQ(reply.status, 405);
-  EXPECT_EQ(reply.header("Allow"), "POST, PUT, HEAD, OPTIONS");
+  EXPECT_EQ(reply.header("Allow"), "POST, PUT, OPTIONS");
+  EXPECT_EQ(test::http(fixture.port(), "HEAD", "/generate").status, 405);
+  EXPECT_EQ(test::http(fixture.port(), "POST", "/health").header("Allow"), "GET, HEAD, OPTIONS");
   EXPECT_EQ(test::http(fixture.port(), "OPTIONS", "/generate").status, 204);
   EXPECT_EQ(test::http(fixture.port(), "TRACE", "/health").status, 405);
   EXPECT_EQ(fixture.get("/v1/completions").json().at("code"), 405);
+  EXPECT_EQ(fixture.get("/v1/completions").json().at("type"), "method_not_allowed");
   const auto missing = fixture.get("/v1/nothing");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(missing.json().at("message"), "no such path: /v1/nothing");

@@ -21,7 +21,9 @@ namespace {
 
 Result<asio::ip::address> resolve(asio::io_context& io, const std::string& host) {
   error_code code;
-  const auto address = asio::ip::make_address(host, code);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  const auto address =
+      asio::ip::make_address(bracketed ? host.substr(1, host.size() - 2) : host, code);
   if (!code) {
     return address;
   }
@@ -40,6 +42,10 @@ Result<asio::ip::address> resolve(asio::io_context& io, const std::string& host)
 }
 
 }  // namespace
+
+std::string url_host(const std::string& host) {
+  return host.find(':') == std::string::npos || host.starts_with('[') ? host : "[" + host + "]";
+}
 
 ReservedPort::ReservedPort(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ReservedPort::ReservedPort(ReservedPort&&) noexcept = default;
@@ -61,8 +67,9 @@ Result<ReservedPort> ReservedPort::bind(const std::string& host, uint16_t port) 
     impl->endpoint = impl->acceptor.local_endpoint(code);
   }
   if (code) {
-    return invalid("cannot listen on " + host + ":" + std::to_string(port) + ": " + code.message(),
-                   "port");
+    return invalid(
+        "cannot listen on " + url_host(host) + ":" + std::to_string(port) + ": " + code.message(),
+        "port");
   }
   return ReservedPort(std::move(impl));
 }

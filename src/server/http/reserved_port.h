@@ -10,11 +10,15 @@
 
 namespace nibble::server::http {
 
+// As URLs have it: an IPv6 address in brackets, everything else unchanged.
+std::string url_host(const std::string& host);
+
 class ReservedPort {
   struct Impl;
 
  public:
-  // host: an IP address, or a name that stands for one; port 0: any free one.
+  // host: an IP address (IPv6 also in brackets), or a name that stands for one; port 0: any free
+  // one.
   static Result<ReservedPort> bind(const std::string& host, uint16_t port);
   ReservedPort(ReservedPort&&) noexcept;
   ReservedPort& operator=(ReservedPort&&) noexcept;
