@@ -22,8 +22,7 @@ namespace {
 Result<asio::ip::address> resolve(asio::io_context& io, const std::string& host) {
   error_code code;
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
-  const auto address =
-      asio::ip::make_address(bracketed ? host.substr(1, host.size() - 2) : host, code);
+  auto address = asio::ip::make_address(bracketed ? host.substr(1, host.size() - 2) : host, code);
   if (!code) {
     return address;
   }
