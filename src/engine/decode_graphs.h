@@ -68,6 +68,7 @@ class DecodeGraphs {
 
   // Fields of a step, each `most_` i32 one after another; then q_begin, rows and the page table.
   // kSources: of tokens that are fed.
+  // NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
   enum Field { kTokens, kPositions, kSlots, kLengths, kSources, kNumFields };
 
   Stream stream_;

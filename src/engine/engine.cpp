@@ -220,6 +220,7 @@ void EngineImpl::go_on_from(const Flying& now) {
 }
 
 void EngineImpl::land(bool go_on) {
+  CHECK(flying_.has_value(), "no step to land");
   const Flying now = std::move(*flying_);
   flying_.reset();
   const bool ahead = go_on && runs_ahead();
@@ -362,10 +363,10 @@ void EngineImpl::sample_block(const Batch& batch,
         sequence.prompt_logprobs.emplace_back();
       }
       sequence.prompt_logprobs.push_back(std::move(of_prompt[i]));
-    } else if (tokens[rows[i].slice]) {
-      remember(sequence, *tokens[rows[i].slice]);
+    } else if (const auto& token = tokens[rows[i].slice]) {
+      remember(sequence, *token);
       if (sequence.request.mask != nullptr) {
-        sequence.request.mask->accept(*tokens[rows[i].slice]);
+        sequence.request.mask->accept(*token);
       }
     }
   }

@@ -369,6 +369,7 @@ void Runner::start_after(const Batch& batch,
 
 void Runner::finish(int turn, const Consume& consume) {
   const Flight& flight = flights_[static_cast<size_t>(turn)];
+  CHECK(flight.arrived.has_value(), "no step was started");
   device_api(stream_.device).wait_event(flight.arrived->handle);
   this->consume(flight, consume);
 }

@@ -173,8 +173,8 @@ void check_manifest(const Checkpoint& checkpoint,
   auto manifest = read_manifest(checkpoint.directory());
   if (!manifest) {
     problems.push_back({Problem::Severity::Error, std::move(manifest).error()});
-  } else if (*manifest) {
-    if (auto same = checkpoint::verify_files(checkpoint, **manifest, depth); !same) {
+  } else if (const auto& listed = *manifest) {
+    if (auto same = checkpoint::verify_files(checkpoint, *listed, depth); !same) {
       problems.push_back({Problem::Severity::Error, std::move(same).error()});
     }
   }

@@ -125,6 +125,7 @@ Result<ParameterStore::HostData> ParameterStore::read(const Entry& entry,
     const TensorSpec& spec = entry.plain;
     const std::string* name = name_in(source, spec);
     if (name == nullptr) {
+      CHECK(spec.otherwise.has_value(), "declare() refused it otherwise");
       const auto bytes = std::as_bytes(std::span(&*spec.otherwise, 1));
       read.plain.assign(bytes.begin(), bytes.end());
       return read;
@@ -311,9 +312,9 @@ class ParameterStore::Loading {
   void plan() {
     size_t largest = 0;
     for (size_t i = 0; i < coming_.size(); ++i) {
-      coming_[i].plan = store_.plan_stream(store_.entries_[i], source_);
-      if (coming_[i].plan && !coming_[i].plan->in_place) {
-        const size_t bytes = coming_[i].plan->staging_bytes;
+      const auto& plan = coming_[i].plan = store_.plan_stream(store_.entries_[i], source_);
+      if (plan && !plan->in_place) {
+        const size_t bytes = plan->staging_bytes;
         largest = bytes <= kMostStaging ? std::max(largest, bytes) : largest;
       }
     }

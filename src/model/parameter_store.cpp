@@ -16,7 +16,6 @@ namespace nibble::model {
 namespace {
 
 using checkpoint::Checkpoint;
-using checkpoint::LinearData;
 using checkpoint::LinearInfo;
 
 constexpr uint64_t kAlignment = 256;

@@ -141,6 +141,7 @@ Result<void> ExpertTokens::finish(const Checkpoint& source,
     const std::vector<float> up = TRY(read_part(source, expert.up, hidden_));
     const std::vector<uint16_t> inner = expert_inner(gate, up, ffn, hidden_, rows, compute);
     std::vector<const uint16_t*> inner_rows;
+    inner_rows.reserve(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       inner_rows.push_back(inner.data() + static_cast<int64_t>(i) * ffn);
     }

@@ -148,6 +148,7 @@ BlockMatrix feedback_of(const SquareMatrix& r, const Compute& compute) {
 std::vector<int32_t> processing_order(const ScaledHessian& input) {
   const int64_t n = input.hessian.n();
   std::vector<float> diagonal;
+  diagonal.reserve(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     diagonal.push_back(input.at(i, i));
   }

@@ -8,13 +8,13 @@ const PanelKernels& panel_kernels() {
   switch (detect_cpu_isa()) {
     case CpuIsa::Avx512:
     case CpuIsa::Avx512Bf16:
-      return panel_avx512;
+      return kPanelAvx512;
     case CpuIsa::Avx2:
-      return panel_avx2;
+      return kPanelAvx2;
     case CpuIsa::Scalar:
       break;
   }
-  return panel_scalar;
+  return kPanelScalar;
 }
 
 }  // namespace nibble::quantize

@@ -90,8 +90,8 @@ struct PanelKernels {
 };
 
 // One object per instruction set.
-extern const PanelKernels panel_scalar;
-extern const PanelKernels panel_avx2;
-extern const PanelKernels panel_avx512;
+extern const PanelKernels kPanelScalar;
+extern const PanelKernels kPanelAvx2;
+extern const PanelKernels kPanelAvx512;
 
 }  // namespace nibble::quantize

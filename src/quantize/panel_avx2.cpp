@@ -3,8 +3,7 @@
 
 namespace nibble::quantize {
 
-extern const PanelKernels panel_avx2;
-const PanelKernels panel_avx2 = {
+const PanelKernels kPanelAvx2 = {
     .accumulate = accumulate,
     .sweep = sweep,
     .gptq = gptq,

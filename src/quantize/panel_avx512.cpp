@@ -3,8 +3,7 @@
 
 namespace nibble::quantize {
 
-extern const PanelKernels panel_avx512;
-const PanelKernels panel_avx512 = {
+const PanelKernels kPanelAvx512 = {
     .accumulate = accumulate,
     .sweep = sweep,
     .gptq = gptq,

@@ -13,10 +13,10 @@ constexpr int64_t kWidth = kBytes / 4;         // lanes of a vector
 constexpr int64_t kVectors = kLanes / kWidth;  // of a panel row
 constexpr int64_t kBlock = kPanelBlock;
 
-typedef float F __attribute__((vector_size(kBytes)));
-typedef int32_t I __attribute__((vector_size(kBytes)));
-typedef float Unaligned __attribute__((vector_size(kBytes), aligned(4), may_alias));
-typedef int32_t UnalignedInt __attribute__((vector_size(kBytes), aligned(4), may_alias));
+using F = float __attribute__((vector_size(kBytes)));
+using I = int32_t __attribute__((vector_size(kBytes)));
+using Unaligned = float __attribute__((vector_size(kBytes), aligned(4), may_alias));
+using UnalignedInt = int32_t __attribute__((vector_size(kBytes), aligned(4), may_alias));
 
 #define NIBBLE_INLINE inline __attribute__((always_inline))
 

@@ -3,8 +3,7 @@
 
 namespace nibble::quantize {
 
-extern const PanelKernels panel_scalar;
-const PanelKernels panel_scalar = {
+const PanelKernels kPanelScalar = {
     .accumulate = accumulate,
     .sweep = sweep,
     .gptq = gptq,

@@ -132,6 +132,7 @@ std::vector<std::string> excluded_modules(const QuantizeOptions& options,
                                           const Plan& plan,
                                           const Checkpoint& source) {
   std::vector<std::string> names;
+  names.reserve(plan.kept.size() + 1);
   for (const auto& [module, reason] : plan.kept) {
     names.push_back(module);
   }

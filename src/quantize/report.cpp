@@ -165,6 +165,7 @@ std::string summary_text(const QuantizeReport& report) {
         static_cast<double>(report.peak_bytes) / kMegabyte);
   }
   std::vector<const TensorReport*> worst;
+  worst.reserve(report.tensors.size());
   for (const TensorReport& tensor : report.tensors) {
     worst.push_back(&tensor);
   }

@@ -20,12 +20,12 @@ struct Named {
 
 // Those that this CPU can run.
 std::vector<Named> kernels_here() {
-  std::vector<Named> all{{"scalar", &panel_scalar}};
+  std::vector<Named> all{{"scalar", &kPanelScalar}};
   if (detect_cpu_isa() >= CpuIsa::Avx2) {
-    all.push_back({"avx2", &panel_avx2});
+    all.push_back({"avx2", &kPanelAvx2});
   }
   if (detect_cpu_isa() >= CpuIsa::Avx512) {
-    all.push_back({"avx512", &panel_avx512});
+    all.push_back({"avx512", &kPanelAvx512});
   }
   return all;
 }
