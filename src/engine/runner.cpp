@@ -348,6 +348,7 @@ void Runner::launch(const Batch& batch,
   Flight& flight = flights_[static_cast<size_t>(turn)];
   send(flight, wanted, logits_.view(DType::F32, {rows, model_->facts().vocab_size}), choose);
   flight.draws_all = flight.draws_all && wanted.size() == batch.slices.size();
+  CHECK(flight.arrived.has_value(), "steps are only started where the device has events");
   device_api(stream_.device).record_event(flight.arrived->handle, stream_);
 }
 
