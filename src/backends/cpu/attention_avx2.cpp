@@ -7,6 +7,7 @@
 // its own state only, so its bits depend on its position and KV alone. Lanes are channels for both
 // products; the score's horizontal sum is one fixed tree.
 #include <cstdint>
+#include <cstring>
 
 #include <immintrin.h>
 
@@ -30,24 +31,9 @@ struct Scratch {
   int count[kMaxQueries];  // visible positions of the tile
 };
 
-// One bf16 row of head_dim channels to FP32, zero-padded to `width`.
-void widen(const uint16_t* from, int64_t head_dim, int width, float* to) {
-  int i = 0;
-  for (; i + 8 <= head_dim; i += 8) {
-    _mm256_store_ps(to + i, load_bf16x8(from + i));
-  }
-  if (i < width) {
-    alignas(32) uint16_t words[8] = {};
-    for (int j = 0; i + j < head_dim; ++j) {
-      words[j] = from[i + j];
-    }
-    _mm256_store_ps(to + i, load_bf16x8(words));
-  }
-}
-
 // Eight e4m3. The bits of a magnitude are those of an FP32 2^120 times smaller (subnormal ones
 // too), but for NaN.
-__m256 load_e4m3x8(const uint8_t* from) {
+__m256 load8(const uint8_t* from) {
   const __m256i codes =
       _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
   const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi32(0x7F));
@@ -58,17 +44,21 @@ __m256 load_e4m3x8(const uint8_t* from) {
   return _mm256_or_ps(_mm256_or_ps(value, _mm256_castsi256_ps(sign)), _mm256_castsi256_ps(nan));
 }
 
-void widen(const uint8_t* from, int64_t head_dim, int width, float* to) {
+__m256 load8(const uint16_t* from) { return load_bf16x8(from); }
+
+// One row of head_dim bf16 or e4m3 channels to FP32, zero-padded to `width`.
+template <typename T>
+void widen(const T* from, int64_t head_dim, int width, float* to) {
   int i = 0;
   for (; i + 8 <= head_dim; i += 8) {
-    _mm256_store_ps(to + i, load_e4m3x8(from + i));
+    _mm256_store_ps(to + i, load8(from + i));
   }
   if (i < width) {
-    alignas(8) uint8_t codes[8] = {};
+    alignas(32) T tail[8] = {};
     for (int j = 0; i + j < head_dim; ++j) {
-      codes[j] = from[i + j];
+      tail[j] = from[i + j];
     }
-    _mm256_store_ps(to + i, load_e4m3x8(codes));
+    _mm256_store_ps(to + i, load8(tail));
   }
 }
 
@@ -223,9 +213,7 @@ void write_out(const AttentionTask& task, const float* acc, float sum, uint16_t*
     Avx2::store_bf16(words + i,
                      _mm256_mul_ps(_mm256_div_ps(_mm256_load_ps(acc + i), divisor), scale));
   }
-  for (int64_t i = 0; i < task.head_dim; ++i) {
-    out[i] = words[i];
-  }
+  std::memcpy(out, words, static_cast<size_t>(task.head_dim) * sizeof(words[0]));
 }
 
 }  // namespace

@@ -192,33 +192,48 @@ void add(const Tensor& x, const Tensor& y, Stream stream) {
   });
 }
 
+// Calls store(is_k, values, place) for each head of each token of k and of v: head_dim bf16 and
+// where they go in its cache.
+template <typename T, typename Store>
+void for_kv_heads(const Tensor& k,
+                  const Tensor& v,
+                  const Tensor& slots,
+                  const Tensor& k_cache,
+                  const Tensor& v_cache,
+                  Stream stream,
+                  const Store& store) {
+  const int64_t page_size = k_cache.shape[1];
+  const int64_t kv_heads = k.shape[1];
+  const int32_t* slot = slots.as<int32_t>();
+  pool_of(stream).parallel_for(
+      k.shape[0], row_grain(kv_heads * k.shape[2]), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          DCHECK(slot[t] >= 0 && slot[t] < k_cache.shape[0] * page_size,
+                 "kv slot out of range: ",
+                 slot[t]);
+          for (const bool is_k : {true, false}) {
+            const Tensor& from = is_k ? k : v;
+            const Tensor& cache = is_k ? k_cache : v_cache;
+            T* place = static_cast<T*>(cache.data) + slot[t] / page_size * cache.stride[0] +
+                       slot[t] % page_size * cache.stride[1];
+            for (int64_t head = 0; head < kv_heads; ++head) {
+              store(is_k, row_of(from, t) + head * from.stride[1], place + head * cache.stride[2]);
+            }
+          }
+        }
+      });
+}
+
 void store_kv(const Tensor& k,
               const Tensor& v,
               const Tensor& slots,
               const Tensor& k_cache,
               const Tensor& v_cache,
               Stream stream) {
-  const int64_t page_size = k_cache.shape[1];
-  const int64_t kv_heads = k.shape[1];
-  const int64_t head_dim = k.shape[2];
-  const int32_t* slot = slots.as<int32_t>();
-  pool_of(stream).parallel_for(
-      k.shape[0], row_grain(kv_heads * head_dim), [&](int64_t begin, int64_t end, int) {
-        for (int64_t t = begin; t < end; ++t) {
-          DCHECK(slot[t] >= 0 && slot[t] < k_cache.shape[0] * page_size,
-                 "kv slot out of range: ",
-                 slot[t]);
-          for (const auto& [from, cache] :
-               {std::pair<const Tensor&, const Tensor&>{k, k_cache}, {v, v_cache}}) {
-            uint16_t* place =
-                row_of(cache, slot[t] / page_size) + slot[t] % page_size * cache.stride[1];
-            for (int64_t head = 0; head < kv_heads; ++head) {
-              std::memcpy(place + head * cache.stride[2],
-                          row_of(from, t) + head * from.stride[1],
-                          static_cast<size_t>(head_dim) * 2);
-            }
-          }
-        }
+  const auto bytes = static_cast<size_t>(k.shape[2]) * 2;
+  for_kv_heads<uint16_t>(
+      k, v, slots, k_cache, v_cache, stream, [&](bool, const uint16_t* values, uint16_t* place) {
+        std::memcpy(place, values, bytes);
       });
 }
 
@@ -230,30 +245,19 @@ void store_kv_e4m3(const Tensor& k,
                    const Tensor& k_cache,
                    const Tensor& v_cache,
                    Stream stream) {
-  const int64_t page_size = k_cache.shape[1];
-  const int64_t kv_heads = k.shape[1];
   const int64_t head_dim = k.shape[2];
-  const int32_t* slot = slots.as<int32_t>();
-  const auto store = [&](const Tensor& from, const Tensor& cache, float scale, int64_t t) {
-    auto* place = static_cast<uint8_t*>(cache.data) + slot[t] / page_size * cache.stride[0] +
-                  slot[t] % page_size * cache.stride[1];
-    for (int64_t head = 0; head < kv_heads; ++head) {
-      const uint16_t* values = row_of(from, t) + head * from.stride[1];
-      for (int64_t i = 0; i < head_dim; ++i) {
-        place[head * cache.stride[2] + i] = float_to_e4m3(bf16_to_float(values[i]) / scale);
-      }
-    }
-  };
-  pool_of(stream).parallel_for(
-      k.shape[0], row_grain(kv_heads * head_dim), [&](int64_t begin, int64_t end, int) {
-        for (int64_t t = begin; t < end; ++t) {
-          DCHECK(slot[t] >= 0 && slot[t] < k_cache.shape[0] * page_size,
-                 "kv slot out of range: ",
-                 slot[t]);
-          store(k, k_cache, *k_scale.as<float>(), t);
-          store(v, v_cache, *v_scale.as<float>(), t);
-        }
-      });
+  for_kv_heads<uint8_t>(k,
+                        v,
+                        slots,
+                        k_cache,
+                        v_cache,
+                        stream,
+                        [&](bool is_k, const uint16_t* values, uint8_t* place) {
+                          const float scale = *(is_k ? k_scale : v_scale).as<float>();
+                          for (int64_t i = 0; i < head_dim; ++i) {
+                            place[i] = float_to_e4m3(bf16_to_float(values[i]) / scale);
+                          }
+                        });
 }
 
 void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream /*stream*/) {
