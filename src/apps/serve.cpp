@@ -31,7 +31,7 @@ namespace {
 struct ServeFlags {
   EngineFlags engine;
   std::string host = "127.0.0.1";
-  uint16_t port = 30000;
+  int port = 30000;
   std::string served_model_name;
   std::string chat_template;
   std::string sampling_defaults = "model";
@@ -60,6 +60,7 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
   const auto server = [](CLI::Option* option) { return option->group("Server"); };
   server(command.add_option("--host", flags.host, "address to listen on")->capture_default_str());
   server(command.add_option("--port", flags.port, "port to listen on; 0: any free one")
+             ->check(CLI::Range(0, 65535))
              ->capture_default_str());
   server(command.add_option(
       "--served-model-name", flags.served_model_name, "name in /v1/models; default: the path"));
@@ -171,7 +172,7 @@ Result<server::ServerConfig> make_server_config(const ServeFlags& flags,
                                                 const engine::EngineConfig& engine) {
   server::ServerConfig config;
   config.http.host = flags.host;
-  config.http.port = flags.port;
+  config.http.port = static_cast<uint16_t>(flags.port);
   config.http.max_body_bytes = static_cast<size_t>(flags.max_body_mib) << 20;
   config.http.max_inflight_body_bytes = static_cast<size_t>(flags.max_inflight_body_mib) << 20;
   config.http.server_name = std::string("nibble/") + kVersion;
@@ -282,7 +283,7 @@ Result<int> serve(ServeFlags flags) {
   const sigset_t signals = block_stop_signals();
   server::ServerConfig server_config = TRY(make_server_config(flags, config));
   // Before the load: a busy port must not cost a minute of it.
-  auto port = TRY(server::http::ReservedPort::bind(flags.host, flags.port));
+  auto port = TRY(server::http::ReservedPort::bind(flags.host, server_config.http.port));
   std::unique_ptr<server::TextModel> text;
   if (!flags.skip_tokenizer_init) {
     text = std::make_unique<server::TextModel>(

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include <boost/beast/core/string.hpp>
+
 namespace nibble::server {
 
 namespace {
@@ -28,9 +30,10 @@ bool is_authorized(const ServerConfig& config, Access access, const http::Reques
   if (key.empty()) {
     return true;
   }
-  constexpr std::string_view kPrefix = "Bearer ";
+  constexpr std::string_view kPrefix = "Bearer ";  // in any case: RFC 9110, section 11.1
   const std::string_view given = request.header("Authorization");
-  return given.starts_with(kPrefix) && equal_in_constant_time(given.substr(kPrefix.size()), key);
+  return boost::beast::iequals(given.substr(0, kPrefix.size()), kPrefix) &&
+         equal_in_constant_time(given.substr(kPrefix.size()), key);
 }
 
 }  // namespace nibble::server

@@ -110,6 +110,8 @@ TEST(Server, NeedsTheKeyWhereOneIsConfigured) {
   EXPECT_EQ(get("/v1/models", "Authorization: Bearer secre\r\n"), 401);
   EXPECT_EQ(get("/v1/models", "Authorization: secret\r\n"), 401);
   EXPECT_EQ(get("/v1/models", "Authorization: Bearer secret\r\n"), 200);
+  EXPECT_EQ(get("/v1/models", "Authorization: bearer secret\r\n"), 200);
+  EXPECT_EQ(get("/v1/models", "Authorization: bearer Secret\r\n"), 401);
   EXPECT_EQ(get("/health", ""), 200);
   EXPECT_EQ(get("/flush_cache", "Authorization: Bearer secret\r\n"), 401);
   EXPECT_EQ(get("/flush_cache", "Authorization: Bearer root\r\n"), 200);
