@@ -17,9 +17,11 @@ namespace {
 const int kHost = static_cast<int>(detect_cpu_isa());
 
 struct GridBlock {
-  std::array<double, 16> values;  // multiples of 2^exponent
+  std::array<double, 16> values{};  // multiples of 2^exponent
   int exponent = 0;
   bool is_nan = false;
+  bool has_rest = false;
+  std::array<uint16_t, 16> rest{};  // bf16
 };
 
 GridBlock grid_of(const uint16_t* x) {
@@ -31,22 +33,35 @@ GridBlock grid_of(const uint16_t* x) {
   block.exponent = ((largest + 1) >> 7) - 127 - cpu::kGridBits;
   block.is_nan = block.exponent > cpu::kGridHighest;
   block.exponent = std::max(block.exponent, cpu::kGridLowest);
+  double small = 0.0;
+  double lost = 0.0;
   for (size_t i = 0; i < 16; ++i) {
-    block.values[i] =
-        std::nearbyint(std::ldexp(static_cast<double>(bf16_to_float(x[i])), -block.exponent));
+    const double value = std::ldexp(static_cast<double>(bf16_to_float(x[i])), -block.exponent);
+    block.values[i] = std::nearbyint(value);
+    const double error = value - block.values[i];
+    block.rest[i] = float_to_bf16(static_cast<float>(std::ldexp(error, block.exponent)));
+    lost += error * error;
+    small += std::fabs(value) < std::ldexp(1.0, cpu::kSmallBits) ? value * value : 0.0;
   }
+  block.has_rest = !block.is_nan && block.exponent > cpu::kGridLowest &&
+                   lost > static_cast<double>(cpu::kRestThreshold) * small &&
+                   lost > static_cast<double>(cpu::kRestLeast) * std::min(1.0, small);
   return block;
 }
 
-// One part, f32 output: acc = fma(exact sum, scale, acc) over the blocks, times the global scale.
+// One part, f32 output: acc = fma(exact sum, scale, acc) over the blocks and the rests of every 16
+// blocks after them, times the global scale.
 std::vector<float> model(const GemmProblem& problem) {
   const int64_t k = problem.desc.k;
   std::vector<float> y;
   for (int64_t row = 0; row < problem.m; ++row) {
+    std::vector<GridBlock> blocks;
+    for (int64_t b = 0; b < k / 16; ++b) {
+      blocks.push_back(grid_of(problem.x.data() + row * k + b * 16));
+    }
     for (int64_t n = 0; n < problem.desc.n; ++n) {
       float acc = 0.0f;
-      for (int64_t b = 0; b < k / 16; ++b) {
-        const GridBlock x = grid_of(problem.x.data() + row * k + b * 16);
+      const auto add = [&](int64_t b, const GridBlock& x) {
         const float scale = e4m3_to_float(problem.scales[0][static_cast<size_t>(n * k / 16 + b)]);
         double sum = 0.0;
         for (int64_t i = 0; i < 16; ++i) {
@@ -57,11 +72,30 @@ std::vector<float> model(const GemmProblem& problem) {
         // A common power of two keeps tiny and huge activations away from FP32's limits.
         const float step = x.is_nan ? std::nanf("") : std::ldexp(scale, x.exponent - 57);
         acc = std::fma(static_cast<float>(sum), step, acc);
+      };
+      for (int64_t first = 0; first < k / 16; first += cpu::kRestTile) {
+        const int64_t end = std::min<int64_t>(first + cpu::kRestTile, k / 16);
+        for (int64_t b = first; b < end; ++b) {
+          add(b, blocks[static_cast<size_t>(b)]);
+        }
+        for (int64_t b = first; b < end; ++b) {
+          if (blocks[static_cast<size_t>(b)].has_rest) {
+            add(b, grid_of(blocks[static_cast<size_t>(b)].rest.data()));
+          }
+        }
       }
       y.push_back(acc * (problem.weight_scale[0] * 0x1p56f));
     }
   }
   return y;
+}
+
+int64_t num_rests(const GemmProblem& problem) {
+  int64_t count = 0;
+  for (size_t i = 0; i < problem.x.size(); i += 16) {
+    count += grid_of(problem.x.data() + i).has_rest ? 1 : 0;
+  }
+  return count;
 }
 
 class GemmGrid : public testing::TestWithParam<const char*> {
@@ -154,6 +188,62 @@ TEST_P(GemmGrid, ValuesWithinSevenBitsOfTheLargestAreExact) {
                              static_cast<double>(bf16_to_float(small));
   }
   EXPECT_TRUE(differs);
+}
+
+// Where values of a block are far larger than the others, the others keep their bits too: shown by
+// outputs whose weights for the large values are zero, which are made of the others alone.
+TEST_P(GemmGrid, SmallValuesBesideOutliersAreKeptWhereTheOutliersWeighNothing) {
+  for (const float outlier : {20.0f, 100.0f, 1000.0f, 1e4f, 1e6f, 1e9f}) {
+    for (const int per_block : {1, 2}) {
+      GemmProblem problem = make_gemm_problem(desc(), 9, 8);
+      const int64_t k = problem.desc.k;
+      std::vector<bool> is_outlier(static_cast<size_t>(k));
+      for (size_t i = 0; i < is_outlier.size(); i += 48) {
+        for (size_t j = 0; j < static_cast<size_t>(per_block); ++j) {
+          is_outlier[i + 5 + 3 * j] = true;
+        }
+      }
+      for (size_t i = 0; i < problem.x.size(); ++i) {
+        if (is_outlier[i % static_cast<size_t>(k)]) {
+          const float sign = (problem.x[i] & 0x8000) != 0 ? -1.0f : 1.0f;
+          problem.x[i] = float_to_bf16(sign * outlier * (1.0f - 0.3f * static_cast<float>(i % 3)));
+        }
+      }
+      for (int64_t n = 0; n < problem.desc.n; n += 2) {  // every other output
+        for (int64_t i = 0; i < k; ++i) {
+          if (is_outlier[static_cast<size_t>(i)]) {
+            problem.weights[0][static_cast<size_t>((n * k + i) / 2)] &= i % 2 == 0 ? 0xF0 : 0x0F;
+          }
+        }
+      }
+      expect_model(problem);
+      EXPECT_EQ(num_rests(problem) > 0, outlier >= 100.0f) << outlier;
+      const std::vector<double> want = problem.expected();
+      const std::vector<float> got = run_gemm(*backend_, problem, stream_.get());
+      for (const int64_t parity : {0, 1}) {
+        std::vector<double> want_half;
+        std::vector<float> got_half;
+        for (int64_t i = parity; i < problem.desc.n * problem.m; i += 2) {  // n is even
+          want_half.push_back(want[static_cast<size_t>(i)]);
+          got_half.push_back(got[static_cast<size_t>(i)]);
+        }
+        EXPECT_LT(relative_l2(want_half, got_half), 2e-4)
+            << outlier << ' ' << per_block << ' ' << parity;
+      }
+    }
+  }
+}
+
+TEST_P(GemmGrid, NormallyDistributedValuesSeldomNeedRests) {
+  GemmDesc wide = desc();
+  wide.k = 4096;
+  GemmProblem problem = make_gemm_problem(wide, 64, 9);
+  const auto blocks = static_cast<int64_t>(problem.x.size() / 16);
+  EXPECT_LT(num_rests(problem), blocks / 1000);
+  for (size_t i = 0; i < problem.x.size(); i += 16) {
+    problem.x[i] = float_to_bf16(1e4f);
+  }
+  EXPECT_GT(num_rests(problem), blocks * 99 / 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels,

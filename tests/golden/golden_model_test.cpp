@@ -122,7 +122,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   }
   // Where routers are near ties every order of summation is another text: only the scalar kernels,
   // whose order is the same everywhere, can be held against a recording.
-  std::string recorded() const { return GetParam().near_ties ? "reference" : "auto"; }
+  std::string recorded() const { return GetParam().near_ties ? "reference" : "auto";}
   test::HarnessOptions options(const std::string& backend = "auto") const {
     return {.device = {GetParam().device, 0},
             .mode = GetParam().mode,
@@ -216,7 +216,7 @@ TEST_P(GoldenModel, FastKernelsAgreeWithTheScalarOnesWhereRoutersDo) {
       alike += cosine(row(found), row(expected)) > 0.9999 ? 1 : 0;
     }
   }
-  EXPECT_GE(alike * 10, total * 8) << alike << " of " << total;
+  EXPECT_GE(alike * 20, total * 19) << alike << " of " << total;
   RecordProperty("alike", alike);
   RecordProperty("total", total);
 }

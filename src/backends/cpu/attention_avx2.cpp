@@ -83,6 +83,32 @@ void load_tile(const AttentionTask& task,
   }
 }
 
+// The rows of a tile to L2. Rows of one head are some hundred bytes apart, which the hardware's
+// prefetchers do not follow: 3 of 4 cycles of a decode step's attention were waits for them.
+void prefetch_tile(const AttentionTask& task,
+                   const void* cache,
+                   int64_t page_stride,
+                   int64_t slot_stride,
+                   int64_t base,
+                   int64_t end) {
+  const int64_t element = task.is_e4m3 ? 1 : 2;
+  const int64_t bytes = task.head_dim * element;
+  int64_t page = base / task.page_size;
+  int64_t slot = base % task.page_size;
+  const int64_t last = base + kTile < end ? base + kTile : end;
+  for (int64_t position = base; position < last; ++position) {
+    const char* row = static_cast<const char*>(cache) +
+                      (task.pages[page] * page_stride + slot * slot_stride) * element;
+    for (int64_t at = 0; at < bytes; at += 64) {
+      _mm_prefetch(row + at, _MM_HINT_T1);
+    }
+    if (++slot == task.page_size) {
+      slot = 0;
+      ++page;
+    }
+  }
+}
+
 void load_tile(const AttentionTask& task,
                const void* cache,
                int64_t page_stride,
@@ -238,7 +264,14 @@ void attention_avx2(const AttentionTask* task_pointer) {
   }
   const int64_t last_row = (task.end - 1) / task.heads_per_kv;
   const int64_t kv_count = task.first_position + last_row + 1;
+  const auto prefetch = [&](int64_t base) {
+    prefetch_tile(task, task.k_cache, task.k_page_stride, task.k_slot_stride, base, kv_count);
+    prefetch_tile(task, task.v_cache, task.v_page_stride, task.v_slot_stride, base, kv_count);
+  };
+  prefetch(0);
+  prefetch(kTile);
   for (int64_t base = 0; base < kv_count; base += kTile) {
+    prefetch(base + 2 * kTile);
     const int64_t left = kv_count - base;
     const int rows = left < kTile ? static_cast<int>(left) : kTile;
     load_tile(

@@ -34,8 +34,8 @@ size_t workspace_bytes(const AttentionDesc& /*desc*/, int64_t /*max_tokens*/, in
   return 0;
 }
 
-int64_t blocks_of(int64_t rows, int64_t heads_per_kv) {
-  return (rows * heads_per_kv + kMaxQueries - 1) / kMaxQueries;
+int64_t blocks_of(int64_t rows, int64_t heads_per_kv, int64_t block_queries) {
+  return (rows * heads_per_kv + block_queries - 1) / block_queries;
 }
 
 const void* head_of(const Tensor& cache, int64_t kv_head) {
@@ -51,11 +51,21 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   const bool is_e4m3 = desc.kv == DType::E4M3;
   const float scale = desc.scale * (is_e4m3 ? *args.k_scale.as<float>() : 1.0f);
   const float value_scale = is_e4m3 ? *args.v_scale.as<float>() : 1.0f;
-  int64_t total_blocks = 0;
-  for (int64_t seq = 0; seq < seqs; ++seq) {
-    total_blocks += blocks_of(q_begin[seq + 1] - q_begin[seq], group);
+  const auto count_blocks = [&](int64_t block_queries) {
+    int64_t blocks = 0;
+    for (int64_t seq = 0; seq < seqs; ++seq) {
+      blocks += blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries);
+    }
+    return blocks;
+  };
+  // A step of one sequence has a unit a KV head: too few are cut into single queries, which do not
+  // share the widening of KV but keep all threads at work.
+  int64_t block_queries = kMaxQueries;
+  if (count_blocks(kMaxQueries) * desc.kv_heads < 2 * pool_of(stream).num_threads() &&
+      pool_of(stream).num_threads() > 1) {
+    block_queries = 1;
   }
-  const int64_t units = total_blocks * desc.kv_heads;
+  const int64_t units = count_blocks(block_queries) * desc.kv_heads;
   pool_of(stream).parallel_for(units, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t unit = begin; unit < end; ++unit) {
       // Later blocks of a prompt see more KV: taking units from both ends in turn gives each
@@ -64,8 +74,8 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
       int64_t block = folded / desc.kv_heads;
       const int64_t kv_head = folded % desc.kv_heads;
       int64_t seq = 0;
-      while (block >= blocks_of(q_begin[seq + 1] - q_begin[seq], group)) {
-        block -= blocks_of(q_begin[seq + 1] - q_begin[seq], group);
+      while (block >= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries)) {
+        block -= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries);
         ++seq;
       }
       const int64_t rows = q_begin[seq + 1] - q_begin[seq];
@@ -87,8 +97,8 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
                  kv_head * group * args.out.stride[1];
       task.out_row_stride = args.out.stride[0];
       task.out_head_stride = args.out.stride[1];
-      task.begin = block * kMaxQueries;
-      task.end = std::min<int64_t>(rows * group, task.begin + kMaxQueries);
+      task.begin = block * block_queries;
+      task.end = std::min<int64_t>(rows * group, task.begin + block_queries);
       task.heads_per_kv = group;
       task.first_position = kv_lens[seq] - rows;
       task.head_dim = desc.head_dim;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
+#include "backends/cpu/gemm_grid.h"
 #include "base/check.h"
 #include "base/number_formats.h"
 
@@ -79,11 +81,22 @@ struct PreparedRows {
   float* scales;     // with blocks: row groups, each [k / 16, count]
   int32_t* sums;     // with blocks: the same
   float* row_scale;  // E2m1: [rows]
+  // Grid: as in GemmTask.
+  uint32_t* rest_lanes;
+  float* rest_scales;
+  int32_t* rest_sums;
+  uint32_t* rest_masks;
 };
+
+int64_t rest_tiles(int64_t k) { return divide_up(k / 16, kRestTile); }
 
 int64_t copy_words(const PanelFormat& format, const GemmDesc& desc, int64_t rows) {
   const int64_t k = padded_k(format, desc);
-  return rows * (k / k_per_lane(format) + (has_blocks(format) ? k / 16 * 2 + 1 : 0));
+  int64_t words = k / k_per_lane(format) + (has_blocks(format) ? k / 16 * 2 + 1 : 0);
+  if (format.activations == Activations::Grid) {
+    words += k / 2 + k / 16 * 2 + rest_tiles(k);
+  }
+  return rows * words;
 }
 
 PreparedRows prepared_rows(
@@ -97,6 +110,12 @@ PreparedRows prepared_rows(
   }
   if (format.activations == Activations::E2m1) {
     prepared.row_scale = reinterpret_cast<float*>(prepared.sums + rows * (k / 16));
+  }
+  if (format.activations == Activations::Grid) {
+    prepared.rest_lanes = reinterpret_cast<uint32_t*>(prepared.sums + rows * (k / 16));
+    prepared.rest_scales = reinterpret_cast<float*>(prepared.rest_lanes + rows * (k / 2));
+    prepared.rest_sums = reinterpret_cast<int32_t*>(prepared.rest_scales + rows * (k / 16));
+    prepared.rest_masks = reinterpret_cast<uint32_t*>(prepared.rest_sums + rows * (k / 16));
   }
   return prepared;
 }
@@ -202,21 +221,28 @@ float prepare_quantized_row(const GemmDesc& desc,
   return global;
 }
 
-// One row on the grid. `rows` is that of the block: a single row becomes digits, more become pairs
-// in column 0 of a row group of `count` rows.
+// Row `row` of the `rows` of a block on the grid: a single row becomes digits, more become pairs in
+// column `column` of a row group of `count` rows that starts at row `first_row`.
 void prepare_grid_row(const GemmDesc& desc,
                       const uint16_t* row,
                       const float* pre_quant_scale,
                       int64_t rows,
+                      int64_t first_row,
+                      int64_t column,
                       int64_t count,
-                      uint32_t* lanes,
-                      float* scales,
-                      int32_t* sums) {
+                      const PreparedRows& to) {
   constexpr int64_t kChunkBlocks = 32;
+  static_assert(kChunkBlocks == 2 * kRestTile);
   std::array<uint16_t, kChunkBlocks * 16> scaled;
+  std::array<uint16_t, kChunkBlocks * 16> rest;
+  std::array<uint16_t, 16> rest_of_rest;
   std::array<uint32_t, kChunkBlocks * 8> pairs;
   std::array<float, kChunkBlocks> block_scales;
   const int64_t blocks = desc.k / 16;
+  uint32_t* lanes = to.lanes + first_row * blocks * 8 + column;
+  float* scales = to.scales + first_row * blocks + column;
+  const int64_t at_row = first_row + column;
+  uint32_t* masks = to.rest_masks + first_row * rest_tiles(desc.k) + column;
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int64_t in_chunk = std::min(kChunkBlocks, blocks - first);
     const uint16_t* x = row + first * 16;
@@ -226,16 +252,34 @@ void prepare_grid_row(const GemmDesc& desc,
       }
       x = scaled.data();
     }
+    uint32_t rests = 0;
     if (rows == 1) {
-      nvfp4_grid_digits_avx2(x, in_chunk, lanes + first * 8, scales + first, sums + first);
-      continue;
+      rests = nvfp4_grid_digits_avx2(
+          x, in_chunk, lanes + first * 8, scales + first, to.sums + first, rest.data());
+    } else {
+      rests = nvfp4_grid_pairs_avx2(x, in_chunk, pairs.data(), block_scales.data(), rest.data());
+      for (int64_t step = 0; step < in_chunk * 8; ++step) {
+        lanes[(first * 8 + step) * count] = pairs[static_cast<size_t>(step)];
+      }
+      for (int64_t b = 0; b < in_chunk; ++b) {
+        scales[(first + b) * count] = block_scales[static_cast<size_t>(b)];
+      }
     }
-    nvfp4_grid_pairs_avx2(x, in_chunk, pairs.data(), block_scales.data());
-    for (int64_t step = 0; step < in_chunk * 8; ++step) {
-      lanes[(first * 8 + step) * count] = pairs[static_cast<size_t>(step)];
+    masks[first / kRestTile * count] = rests & 0xFFFFu;
+    if (in_chunk > kRestTile) {
+      masks[(first / kRestTile + 1) * count] = rests >> 16;
     }
-    for (int64_t b = 0; b < in_chunk; ++b) {
-      scales[(first + b) * count] = block_scales[static_cast<size_t>(b)];
+    for (; rests != 0; rests &= rests - 1) {
+      const int64_t b = std::countr_zero(rests);
+      const uint16_t* values = rest.data() + b * 16;
+      const int64_t at = at_row * blocks + first + b;
+      uint32_t* rest_lanes = to.rest_lanes + at * 8;
+      if (rows == 1) {
+        nvfp4_grid_digits_avx2(
+            values, 1, rest_lanes, to.rest_scales + at, to.rest_sums + at, rest_of_rest.data());
+      } else {
+        nvfp4_grid_pairs_avx2(values, 1, rest_lanes, to.rest_scales + at, rest_of_rest.data());
+      }
     }
   }
 }
@@ -333,8 +377,7 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
   for (int64_t r = 0; r < count; ++r) {
     const uint16_t* row = rows[static_cast<size_t>(r)];
     if (format.activations == Activations::Grid) {
-      prepare_grid_row(
-          desc, row, pre_quant_scale, block.rows, count, lanes + r, scales + r, sums + r);
+      prepare_grid_row(desc, row, pre_quant_scale, block.rows, first, r, count, to);
     } else {
       const float input_scale = block.packed[kInputScale].as<float>()[part];
       to.row_scale[first + r] = prepare_quantized_row(
@@ -373,6 +416,10 @@ void panel_multiply(const PanelBlock& block,
     task.x_scales = x.scales;
     task.x_sums = x.sums;
     task.row_scale = x.row_scale;
+    task.rest_lanes = x.rest_lanes;
+    task.rest_scales = x.rest_scales;
+    task.rest_sums = x.rest_sums;
+    task.rest_masks = x.rest_masks;
     task.rows = block.rows;
     task.k = padded_k(format, desc);
     task.n = range.end - range.begin;

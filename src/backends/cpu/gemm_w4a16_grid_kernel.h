@@ -3,14 +3,16 @@
 //
 // Activations come as int16 on a grid per block of 16 (gemm_grid.h), weights are twice their value,
 // so a block's sum (below 2^23) is exact in int32 and in FP32. The only roundings are those of
-// acc = fma(sum, w_scale * x_step, acc), blocks ascending: one row, which takes x apart into two
-// int8 digits for the byte products, and many rows, which use word products, give the same bits.
+// acc = fma(sum, w_scale * x_step, acc), blocks ascending, after every kRestTile blocks those of
+// them whose rounding errors are a second block: one row, which takes x apart into two int8 digits
+// for the byte products, and many rows, which use word products, give the same bits.
 // Against FP32 products (gemm_kernel.h) one row needs 33 instead of 58 instructions for 128
 // weights, and many rows use the integer units beside the two FMA units of today's AVX2 machines.
 #pragma once
 
 #include <cstdint>
 
+#include "backends/cpu/gemm_grid.h"
 #include "backends/cpu/gemm_kernel.h"
 #include "backends/cpu/gemm_w4a4_kernel.h"
 #include "backends/cpu/isa_abi.h"
@@ -19,12 +21,71 @@ namespace nibble::cpu {
 namespace {
 
 constexpr int kPairSteps16 = 8;  // steps of a block: two k's each
+static_assert(kTileSteps / kPairSteps16 == kRestTile);
+
+// acc += one block of a row of digits.
+template <typename V>
+inline __attribute__((always_inline)) void add_digits(const uint8_t* unit,
+                                                      const int32_t* x,
+                                                      const float* x_step,
+                                                      const int32_t* x_sum,
+                                                      typename V::Vec* acc) {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+  constexpr int kSlice = W4a4Unit<V>::kSliceBytes;
+  Int high[kVectors];
+  Int low[kVectors];
+  const int32_t zero = 0;
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    high[v] = V::start(&zero);
+    low[v] = V::start(x_sum);
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    Int digits[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      digits[i] = V::broadcast_int(x + half * 4 + i);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Int w[2];
+      V::decode_bytes(unit + (half * kVectors + v) * kSlice, w);
+      high[v] = V::dot(high[v], w[0], digits[0]);
+      low[v] = V::dot(low[v], w[0], digits[1]);
+      high[v] = V::dot(high[v], w[1], digits[2]);
+      low[v] = V::dot(low[v], w[1], digits[3]);
+    }
+  }
+  const Vec step = V::broadcast(x_step);
+  for_vectors([&]<int v>() __attribute__((always_inline)) {
+    const Vec scale = V::mul(V::template raw_scales<v>(unit + W4a4Unit<V>::kCodeBytes), step);
+    acc[v] = V::fma(V::finish_digits(high[v], low[v], x_sum), scale, acc[v]);
+  });
+}
+
+// The rests of a tile of one row, from block `first` on. Apart from the hot loop, which keeps acc
+// in registers.
+template <typename V>
+__attribute__((noinline)) void add_rest_digits(const GemmTask& task,
+                                               const uint8_t* units,
+                                               int64_t first,
+                                               typename V::Vec* acc) {
+  for (uint32_t mask = task.rest_masks[first / kRestTile]; mask != 0; mask &= mask - 1) {
+    const int64_t in_tile = __builtin_ctz(mask);
+    const int64_t b = first + in_tile;
+    add_digits<V>(units + in_tile * W4a4Unit<V>::kBytes,
+                  reinterpret_cast<const int32_t*>(task.rest_lanes) + b * kPairSteps16,
+                  task.rest_scales + b,
+                  task.rest_sums + b,
+                  acc);
+  }
+}
 
 template <typename V>
 void run_one_row_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
   using Vec = typename V::Vec;
-  using Int = typename V::Int;
-  constexpr int kSlice = W4a4Unit<V>::kSliceBytes;
   const int64_t blocks = task.k / kBlockK;
   const uint8_t* unit = task.weights + group_begin * blocks * W4a4Unit<V>::kBytes;
   for (int64_t group = group_begin; group < group_end; ++group) {
@@ -34,43 +95,30 @@ void run_one_row_grid(const GemmTask& task, int64_t group_begin, int64_t group_e
       acc[v] = V::zero();
     }
     const auto* x = static_cast<const int32_t*>(task.x);
-    for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t first = 0; first < blocks; first += kRestTile) {
+      const uint8_t* units = unit;
+      const int64_t end = first + kRestTile < blocks ? first + kRestTile : blocks;
+      for (int64_t b = first; b < end; ++b) {
 #pragma GCC unroll 16
-      for (int line = 0; line < W4a4Unit<V>::kBytes; line += 64) {
-        __builtin_prefetch(unit + kPrefetchBytes + line, 0, kPrefetchLevel);
-      }
-      Int high[kVectors];
-      Int low[kVectors];
-      const int32_t zero = 0;
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        high[v] = V::start(&zero);
-        low[v] = V::start(task.x_sums + b);
-      }
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        Int digits[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          digits[i] = V::broadcast_int(x + half * 4 + i);
+        for (int line = 0; line < W4a4Unit<V>::kBytes; line += 64) {
+          __builtin_prefetch(unit + kPrefetchBytes + line, 0, kPrefetchLevel);
         }
+        add_digits<V>(unit, x, task.x_scales + b, task.x_sums + b, acc);
+        unit += W4a4Unit<V>::kBytes;
+        x += kPairSteps16;
+      }
+      if (__builtin_expect(task.rest_masks[first / kRestTile] != 0, 0)) {
+        Vec sums[kVectors];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          Int w[2];
-          V::decode_bytes(unit + (half * kVectors + v) * kSlice, w);
-          high[v] = V::dot(high[v], w[0], digits[0]);
-          low[v] = V::dot(low[v], w[0], digits[1]);
-          high[v] = V::dot(high[v], w[1], digits[2]);
-          low[v] = V::dot(low[v], w[1], digits[3]);
+          sums[v] = acc[v];
+        }
+        add_rest_digits<V>(task, units, first, sums);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          acc[v] = sums[v];
         }
       }
-      const Vec x_step = V::broadcast(task.x_scales + b);
-      for_vectors([&]<int v>() __attribute__((always_inline)) {
-        const Vec scale = V::mul(V::template raw_scales<v>(unit + W4a4Unit<V>::kCodeBytes), x_step);
-        acc[v] = V::fma(V::finish_digits(high[v], low[v], task.x_sums + b), scale, acc[v]);
-      });
-      unit += W4a4Unit<V>::kBytes;
-      x += kPairSteps16;
     }
     alignas(64) float out[kGroupRows<V>];
     for (int v = 0; v < kVectors; ++v) {
@@ -108,17 +156,19 @@ void decode_pair_tile(const uint8_t* unit, int blocks, PairTile<V>& tile) {
   }
 }
 
-// x: [steps, kRowsX]; x_steps: [blocks, kRowsX].
+// Blocks of the tile from first_block on, vectors from `first` on. x: [steps, kRowsX]; x_steps:
+// [blocks, kRowsX].
 template <typename V, int kRowsX, int kVecs>
 void micro_grid(const PairTile<V>& tile,
+                int64_t first_block,
                 int first,
                 const int32_t* x,
                 const float* x_steps,
                 float* acc,
                 int blocks) {
   constexpr int kRows = kGroupRows<V>;
-  const float* w = tile.w + first * V::kLanes;
-  const float* scales = tile.scales + first * V::kLanes;
+  const float* w = tile.w + first_block * kPairSteps16 * kRows + first * V::kLanes;
+  const float* scales = tile.scales + first_block * kRows + first * V::kLanes;
   float* to = acc + first * V::kLanes;
   for (int b = 0; b < blocks; ++b) {
     typename V::Int sum[kRowsX][kVecs];
@@ -162,9 +212,35 @@ void micro_grid(const PairTile<V>& tile,
   }
 }
 
+// The rests of a row group from `row` on, in a tile from `block` on. acc: [rows, group rows].
+template <typename V>
+__attribute__((noinline)) void add_rest_pairs(const GemmTask& task,
+                                              const PairTile<V>& tile,
+                                              const uint32_t* masks,
+                                              int64_t row,
+                                              int rows,
+                                              int64_t block,
+                                              float* acc) {
+  const int64_t blocks = task.k / kBlockK;
+  for (int r = 0; r < rows; ++r) {
+    for (uint32_t mask = masks[r]; mask != 0; mask &= mask - 1) {
+      const int64_t in_tile = __builtin_ctz(mask);
+      const int64_t at = (row + r) * blocks + block + in_tile;
+      micro_grid<V, 1, 4>(tile,
+                          in_tile,
+                          0,
+                          reinterpret_cast<const int32_t*>(task.rest_lanes) + at * kPairSteps16,
+                          task.rest_scales + at,
+                          acc + r * kGroupRows<V>,
+                          1);
+    }
+  }
+}
+
 template <typename V>
 void run_many_rows_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
   const int64_t blocks = task.k / kBlockK;
+  const int64_t rest_tiles = (blocks + kRestTile - 1) / kRestTile;
   run_tiles<V, PairTile<V>>(
       task,
       group_begin,
@@ -177,10 +253,19 @@ void run_many_rows_grid(const GemmTask& task, int64_t group_begin, int64_t group
         const int64_t at = row * blocks + block * kRowsX;
         const int32_t* x = static_cast<const int32_t*>(task.x) + at * kPairSteps16;
         if constexpr (V::kLanes == 8 && kRowsX > 3) {
-          micro_grid<V, kRowsX, 2>(tile, 0, x, task.x_scales + at, acc, count);
-          micro_grid<V, kRowsX, 2>(tile, 2, x, task.x_scales + at, acc, count);
+          micro_grid<V, kRowsX, 2>(tile, 0, 0, x, task.x_scales + at, acc, count);
+          micro_grid<V, kRowsX, 2>(tile, 0, 2, x, task.x_scales + at, acc, count);
         } else {
-          micro_grid<V, kRowsX, 4>(tile, 0, x, task.x_scales + at, acc, count);
+          micro_grid<V, kRowsX, 4>(tile, 0, 0, x, task.x_scales + at, acc, count);
+        }
+        const uint32_t* masks = task.rest_masks + row * rest_tiles + block / kRestTile * kRowsX;
+        uint32_t any = 0;
+#pragma GCC unroll 6
+        for (int r = 0; r < kRowsX; ++r) {
+          any |= masks[r];
+        }
+        if (__builtin_expect(any != 0, 0)) {
+          add_rest_pairs<V>(task, tile, masks, row, kRowsX, block, acc);
         }
       });
 }

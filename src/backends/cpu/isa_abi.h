@@ -25,6 +25,12 @@ struct GemmTask {
   const float* row_scale;  // w4a4: [rows] global activation scale
   const int32_t* x_sums;   // packed like x_scales, -12 * the sum of a block of integers; on the
                            // grid only for one row
+  // On the grid, what rounding took from blocks (gemm_grid.h): prepared as a single row's lanes,
+  // scales and sums, one row after another; only blocks with a bit in `rest_masks` are filled.
+  const uint32_t* rest_lanes;  // [rows, k / 2]
+  const float* rest_scales;    // [rows, k / 16]
+  const int32_t* rest_sums;    // the same
+  const uint32_t* rest_masks;  // packed like x, [k / 16 / kRestTile, rows], a bit a block
   int64_t rows;
   int64_t k;  // padded to the kernel's unit
   int64_t n;  // output columns of this part; lanes beyond are not stored
@@ -57,12 +63,18 @@ void nvfp4_amax_avx2(
 void nvfp4_codes_avx2(
     const float* x, const float* divisors, int64_t blocks, int8_t* codes, int32_t* sums);
 
-// bf16 x[16 * blocks] to integers on a grid per block (gemm_w4a16_grid_kernel.h). Pairs: per four
-// k's the words (k0, k2), (k1, k3) of int16. Digits: per four k's a word of high and a word of low
-// int8 digits, x = 256 * high + low; and -12 * the sum of each block.
-void nvfp4_grid_pairs_avx2(const uint16_t* x, int64_t blocks, uint32_t* words, float* scales);
-void nvfp4_grid_digits_avx2(
-    const uint16_t* x, int64_t blocks, uint32_t* words, float* scales, int32_t* sums);
+// bf16 x[16 * blocks], at most 32 blocks, to integers on a grid per block (gemm_grid.h). Pairs: per
+// four k's the words (k0, k2), (k1, k3) of int16. Digits: per four k's a word of high and a word of
+// low int8 digits, x = 256 * high + low; and -12 * the sum of each block. Returns a bit for each
+// block that needs its rounding errors as a second block, and those as bf16 in rest[16 * block].
+uint32_t nvfp4_grid_pairs_avx2(
+    const uint16_t* x, int64_t blocks, uint32_t* words, float* scales, uint16_t* rest);
+uint32_t nvfp4_grid_digits_avx2(const uint16_t* x,
+                                int64_t blocks,
+                                uint32_t* words,
+                                float* scales,
+                                int32_t* sums,
+                                uint16_t* rest);
 
 // ---- attention ----
 
