@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,8 +23,10 @@
 #include "quantize/assemble.h"
 #include "quantize/budget.h"
 #include "quantize/calibrate.h"
+#include "quantize/destination.h"
 #include "quantize/folds.h"
 #include "quantize/fp8_weights.h"
+#include "quantize/kept_tensors.h"
 #include "quantize/plan.h"
 #include "quantize/report_html.h"
 #include "quantize/unit.h"
@@ -44,34 +45,6 @@ constexpr int kRunFormat = 2;
 // Shares of a layer's progress: the forward, and rounding its weights.
 constexpr uint64_t kForwardShare = 2;
 constexpr uint64_t kRoundingShare = 1;
-
-Result<void> check_destination(const QuantizeOptions& options, uint64_t output_bytes) {
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
-    if (file_exists(options.destination + "/" + name)) {
-      return invalid(std::string("there is a ") + name + " already; choose an empty directory",
-                     options.destination);
-    }
-  }
-  std::error_code error;
-  const auto there = std::filesystem::status(options.destination, error);
-  if (std::filesystem::symlink_status(options.destination, error).type() !=
-          std::filesystem::file_type::not_found &&
-      !std::filesystem::is_directory(there)) {
-    return invalid("is in the way, and no directory", options.destination);
-  }
-  std::filesystem::path parent = std::filesystem::absolute(options.destination).parent_path();
-  std::filesystem::create_directories(parent, error);
-  if (error) {
-    return invalid("cannot create the directory: " + error.message(), parent.string());
-  }
-  const auto space = std::filesystem::space(parent, error);
-  if (!error && space.available < output_bytes) {
-    return invalid("no space left: needs " + std::to_string(output_bytes) +
-                       " bytes, the disk has " + std::to_string(space.available) + " free",
-                   options.destination);
-  }
-  return {};
-}
 
 // Fails when the matrices that are FP8 in any case are more than the budget.
 Result<void> check_bits(double bits, const Plan& plan) {
@@ -205,6 +178,7 @@ class Run {
   int64_t rounded_weights() const { return rounded_weights_; }
 
   Result<void> quantize_all() {
+    TRY(require_finished_steps());
     int64_t first = steps_.begin()->first;
     if (needs_calibration(options_.method)) {
       const Stopwatch watch(calibration_);
@@ -231,6 +205,16 @@ class Run {
  private:
   static constexpr uint64_t kLayerUnits = 300;
 
+  // Steps of an earlier start must be whole: said before hours are spent, not after.
+  Result<void> require_finished_steps() {
+    for (const auto& [step, units] : steps_) {
+      if (work_.has(step)) {
+        TRY(work_.read(step));
+      }
+    }
+    return {};
+  }
+
   // The first step that is still to be done: everything before it has its results, and the hidden
   // states are as they were after it.
   Result<int64_t> resume() {
@@ -241,7 +225,9 @@ class Run {
         all = all && (needed > step || work_.has(needed));
       }
       if (all) {
-        TRY(calibrator_->restore(TRY(work_.read_hidden(step))));
+        if (auto restored = calibrator_->restore(TRY(work_.read_hidden(step))); !restored) {
+          return tl::unexpected<Error>(work_.damaged(std::move(restored).error()));
+        }
         return step + 1;
       }
     }
@@ -496,12 +482,16 @@ Result<QuantizeReport> quantize(const QuantizeOptions& options) {
   if (options.bits) {
     TRY(check_bits(*options.bits, plan));
   }
-  TRY(check_destination(options, plan.output_bytes));
+  TRY(require_vacant(options.destination));
+  const uint64_t hidden_bytes = options.calibration.size() * sizeof(uint16_t) *
+                                static_cast<uint64_t>(source.config().hidden_size);
+  TRY(require_space(options.destination, disk_need(plan, options.bits.value_or(0), hidden_bytes)));
+  TRY(require_finite_copies(source, plan));
 
-  Run run(options,
-          source,
-          plan,
-          TRY(WorkFolder::open(options.destination + ".partial", describe_run(options, source))));
+  WorkFolder work =
+      TRY(WorkFolder::open(partial_folder(options.destination), describe_run(options, source)));
+  TRY(require_vacant(options.destination));  // another run may have ended in the meantime
+  Run run(options, source, plan, std::move(work));
   TRY(run.quantize_all());
 
   QuantizeReport report;

@@ -29,12 +29,16 @@ void throw_for(const std::string& what, const std::error_code& error) {
   }
 }
 
+// Makes it, or removes what is in it; the folder itself stays, for it is what the lock is on.
 void empty_folder(const std::string& path) {
   std::error_code error;
-  fs::remove_all(path, error);
-  throw_for("cannot empty " + path, error);
   fs::create_directories(path, error);
   throw_for("cannot create " + path, error);
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    fs::remove_all(entry.path(), error);
+    throw_for("cannot empty " + path, error);
+  }
+  throw_for("cannot empty " + path, error);
 }
 
 // What a killed run was in the middle of writing.
@@ -51,8 +55,9 @@ void remove_temporaries(const std::string& path) {
 
 Result<WorkFolder> WorkFolder::open(const std::string& path, const std::string& run) {
   const std::string run_file = path + "/" + kRunFile;
+  FolderLock lock = TRY(FolderLock::take(path));
   std::error_code error;
-  if (fs::exists(path, error) && !fs::is_empty(path, error) && !file_exists(run_file)) {
+  if (!fs::is_empty(path, error) && !file_exists(run_file)) {
     return invalid("is in the way of the unfinished result, and nibble did not make it; move it",
                    path);
   }
@@ -62,7 +67,24 @@ Result<WorkFolder> WorkFolder::open(const std::string& path, const std::string& 
     write_file_atomically(run_file, run);
   }
   remove_temporaries(path);
-  return WorkFolder(path);
+  return WorkFolder(path, std::move(lock));
+}
+
+uint64_t WorkFolder::bytes_at(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(path, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code gone;
+    const uint64_t size = at->is_regular_file(gone) ? at->file_size(gone) : 0;
+    bytes += gone ? 0 : size;
+  }
+  return bytes;
+}
+
+Error WorkFolder::damaged(Error error) const {
+  error.message += "; the unfinished run is damaged: remove " + path_ + " and start again";
+  return error;
 }
 
 std::string WorkFolder::step_file(int64_t step) const {
@@ -77,10 +99,12 @@ bool WorkFolder::has(int64_t step) const { return file_exists(step_file(step)); 
 
 void WorkFolder::store(int64_t step, const UnitResult& result) const {
   std::vector<SafetensorsWriter::Entry> entries;
+  entries.reserve(result.tensors.size());
   for (const StoredTensor& tensor : result.tensors) {
     entries.push_back(tensor.entry);
   }
   json::array reports;
+  reports.reserve(result.reports.size());
   for (const TensorReport& report : result.reports) {
     reports.push_back(to_json(report));
   }
@@ -94,21 +118,26 @@ void WorkFolder::store(int64_t step, const UnitResult& result) const {
 }
 
 Result<WorkFolder::Step> WorkFolder::read(int64_t step) const {
-  SafetensorsFile file = TRY(SafetensorsFile::open(step_file(step)));
-  const auto text = file.metadata().find(kReports);
-  if (text == file.metadata().end()) {
-    return invalid("has no reports; remove the folder and start again", step_file(step));
+  auto found = [&]() -> Result<Step> {
+    SafetensorsFile file = TRY(SafetensorsFile::open(step_file(step)));
+    const auto text = file.metadata().find(kReports);
+    if (text == file.metadata().end()) {
+      return invalid("has no reports", step_file(step));
+    }
+    const json::value value = TRY(parse_json(text->second, step_file(step)));
+    if (!value.is_array()) {
+      return invalid("its reports are not a list", step_file(step));
+    }
+    std::vector<TensorReport> reports;
+    for (const json::value& one : value.get_array()) {
+      reports.push_back(TRY(parse_tensor_report(one, step_file(step))));
+    }
+    return Step{std::move(file), std::move(reports)};
+  }();
+  if (!found) {
+    return tl::unexpected<Error>(damaged(std::move(found).error()));
   }
-  const json::value value = TRY(parse_json(text->second, step_file(step)));
-  if (!value.is_array()) {
-    return invalid("its reports are not a list; remove the folder and start again",
-                   step_file(step));
-  }
-  std::vector<TensorReport> reports;
-  for (const json::value& one : value.get_array()) {
-    reports.push_back(TRY(parse_tensor_report(one, step_file(step))));
-  }
-  return Step{std::move(file), std::move(reports)};
+  return found;
 }
 
 void WorkFolder::store_hidden(int64_t step, std::span<const uint16_t> hidden) const {
@@ -125,14 +154,20 @@ void WorkFolder::store_hidden(int64_t step, std::span<const uint16_t> hidden) co
 bool WorkFolder::has_hidden(int64_t step) const { return file_exists(hidden_file(step)); }
 
 Result<std::vector<uint16_t>> WorkFolder::read_hidden(int64_t step) const {
-  const SafetensorsFile file = TRY(SafetensorsFile::open(hidden_file(step)));
-  const auto found = file.tensors().find(kHidden);
-  if (found == file.tensors().end()) {
-    return invalid("has no hidden states; remove the folder and start again", hidden_file(step));
+  auto found = [&]() -> Result<std::vector<uint16_t>> {
+    const SafetensorsFile file = TRY(SafetensorsFile::open(hidden_file(step)));
+    const auto tensor = file.tensors().find(kHidden);
+    if (tensor == file.tensors().end()) {
+      return invalid("has no hidden states", hidden_file(step));
+    }
+    std::vector<uint16_t> hidden(tensor->second.size_bytes / sizeof(uint16_t));
+    TRY(file.read(kHidden, std::as_writable_bytes(std::span(hidden))));
+    return hidden;
+  }();
+  if (!found) {
+    return tl::unexpected<Error>(damaged(std::move(found).error()));
   }
-  std::vector<uint16_t> hidden(found->second.size_bytes / sizeof(uint16_t));
-  TRY(file.read(kHidden, std::as_writable_bytes(std::span(hidden))));
-  return hidden;
+  return found;
 }
 
 std::string WorkFolder::fresh_output() const {

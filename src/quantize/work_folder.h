@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "quantize/folder_lock.h"
 #include "quantize/report.h"
 #include "quantize/unit.h"
 
@@ -17,8 +18,11 @@ namespace nibble::quantize {
 class WorkFolder {
  public:
   // run: what the bits depend on, as text. A folder of another run is emptied; one that is not a
-  // work folder at all is refused. Throws SystemError when the disk fails.
+  // work folder at all, or that another process works in, is refused. Throws SystemError when the
+  // disk fails.
   static Result<WorkFolder> open(const std::string& path, const std::string& run);
+  // Bytes of the files below `path`; 0 where there is nothing.
+  static uint64_t bytes_at(const std::string& path);
 
   const std::string& path() const { return path_; }
   bool has(int64_t step) const;
@@ -39,11 +43,15 @@ class WorkFolder {
   std::string fresh_output() const;
   void remove() const;
 
+  // An error about what the folder holds, with what to do.
+  Error damaged(Error error) const;
+
  private:
-  explicit WorkFolder(std::string path) : path_(std::move(path)) {}
+  WorkFolder(std::string path, FolderLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string step_file(int64_t step) const;
   std::string hidden_file(int64_t step) const;
   std::string path_;
+  FolderLock lock_;
 };
 
 }  // namespace nibble::quantize

@@ -1,11 +1,13 @@
 // Preloaded into the program by quantize_test.py: a disk that fails. Weights below a folder
 // named "unreadable" give EIO when they are read, those below "full-disk" ENOSPC once a megabyte is
-// written.
+// written; a folder named "disk-of-N" seems to have N bytes free.
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include <dlfcn.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -72,6 +74,21 @@ ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
 
 ssize_t pwrite64(int descriptor, const void* data, size_t size, off_t offset) {
   return pwrite(descriptor, data, size, offset);
+}
+
+int statvfs(const char* path, struct statvfs* out) {
+  const int result = real<int (*)(const char*, struct statvfs*)>("statvfs")(path, out);
+  constexpr const char* kFolder = "disk-of-";
+  if (const char* found = std::strstr(path, kFolder); found != nullptr && result == 0) {
+    out->f_frsize = 1;
+    out->f_bavail = std::strtoull(found + std::strlen(kFolder), nullptr, 10);
+  }
+  return result;
+}
+
+int statvfs64(const char* path, struct statvfs64* out) {
+  return statvfs(path,
+                 reinterpret_cast<struct statvfs*>(out));  // one layout where long has 64 bits
 }
 
 }  // extern "C"

@@ -150,6 +150,57 @@ class Quantize(unittest.TestCase):
         self.assertEqual(self.run_quantize(destination).returncode, 0)
         self.expect_reference(destination)
 
+    def test_a_disk_that_is_too_small_for_layers_and_result_is_refused_before_any_work(self):
+        self.reference()
+        result = (self.work / "whole" / "model.safetensors").stat().st_size
+        layers = LAYERS * (2 * HEADS * DIM * HIDDEN + 2 * KV_HEADS * DIM * HIDDEN + 3 * FFN * HIDDEN) * 9 // 16
+        hidden = 2 * 2 * 4096 * HIDDEN
+        for free, works in ((result + layers // 2, False), (result + layers + hidden, True)):
+            folder = self.work / f"disk-of-{free}"
+            folder.mkdir()
+            destination = folder / "out"
+            ended = self.run_quantize(destination, preload=True)
+            if works:
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                self.expect_reference(destination)
+            else:
+                self.expect_failure(ended, destination, "no space left", f"{free} free")
+                self.assertEqual(list(folder.iterdir()), [])
+
+    def test_two_runs_on_one_destination_do_not_meet(self):
+        destination = self.work / "twice"
+        partial = Path(f"{destination}.partial")
+        first = subprocess.Popen(self.command(destination), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while not list(partial.glob("step-*.safetensors")):
+            self.assertIsNone(first.poll(), "it ended before it could be met")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        self.expect_failure(self.run_quantize(destination), destination, "twice.partial", "another run")
+        self.expect_failure(self.run_quantize(destination, recipe="gptq"), destination, "another run")
+        first.send_signal(signal.SIGCONT)
+        self.assertEqual(first.wait(), 0)
+        self.expect_reference(destination)
+
+    def test_a_damaged_unfinished_run_says_what_to_remove(self):
+        destination = self.work / "damaged"
+        partial = Path(f"{destination}.partial")
+        process = subprocess.Popen(self.command(destination), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while len(list(partial.glob("step-*.safetensors"))) < 2:
+            self.assertIsNone(process.poll(), "it ended before it could be killed")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        step = partial / "step-00000.safetensors"
+        step.write_bytes(step.read_bytes()[:-1])
+        self.expect_failure(self.run_quantize(destination), destination, step.name, f"remove {partial}")
+        shutil.rmtree(partial)
+        self.assertEqual(self.run_quantize(destination).returncode, 0)
+        self.expect_reference(destination)
+
     def test_a_source_that_cannot_be_read_is_named(self):
         source = self.work / "unreadable" / "model"
         shutil.copytree(self.model, source)

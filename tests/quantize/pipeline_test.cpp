@@ -298,6 +298,33 @@ TEST(Quantize, LeavesNothingThatLooksLikeACheckpointWhenItFails) {
   std::filesystem::remove_all(dir.path() + ".partial");
 }
 
+TEST(Quantize, ANormThatIsNotFiniteIsRefusedBeforeAnythingIsDone) {
+  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  const uint16_t nan = 0x7FC0;
+  std::memcpy(editor.tensor("model.norm.weight").bytes.data(), &nan, sizeof nan);
+  editor.write();
+  const test::TempDir dir;
+  const auto report = run(editor.directory().path(), dir.file("out"));
+  ASSERT_FALSE(report.has_value());
+  EXPECT_THAT(report.error().text(), HasSubstr("model.norm.weight"));
+  EXPECT_FALSE(std::filesystem::exists(dir.file("out.partial")));
+}
+
+TEST(Quantize, ADamagedUnfinishedRunSaysWhatToRemove) {
+  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const test::TempDir dir;
+  std::stop_source stop;
+  stop.request_stop();
+  ASSERT_FALSE(run_calibrated(Method::Full, source, dir.file("out"), 1, stop.get_token()));
+  dir.write("out.partial/step-00000.safetensors", "cut off");
+  const auto refused = run_calibrated(Method::Full, source, dir.file("out"), 1);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().text(),
+              HasSubstr("damaged: remove " + dir.file("out.partial") + " and start again"));
+  std::filesystem::remove_all(dir.file("out.partial"));
+  EXPECT_TRUE(run_calibrated(Method::Full, source, dir.file("out"), 1).has_value());
+}
+
 TEST(Quantize, RefusesToOverwriteACheckpointAndToReadABrokenOne) {
   const test::TempDir dir;
   dir.write("config.json", "{}");

@@ -70,11 +70,54 @@ TEST(WorkFolder, LeavesFoldersAloneThatItDidNotMake) {
   EXPECT_EQ(dir.read("letter.txt"), "keep me");
 }
 
-TEST(WorkFolder, ADamagedStepIsAnErrorWithItsName) {
+TEST(WorkFolder, ADamagedFileIsNamedWithWhatToDo) {
   const test::TempDir dir;
   const auto work = WorkFolder::open(dir.file("w"), "run");
-  dir.write("w/step-00001.safetensors", "short");
-  EXPECT_THAT(work->read(1).error().text(), HasSubstr("step-00001.safetensors"));
+  work->store(2, sample());
+  work->store_hidden(2, std::vector<uint16_t>{1, 2, 3});
+  EXPECT_TRUE(work->read(2).has_value());
+  const std::string whole = dir.read("w/step-00002.safetensors");
+  const std::string advice =
+      "the unfinished run is damaged: remove " + dir.file("w") + " and start again";
+  for (const std::string& content : {std::string("short"), whole.substr(0, whole.size() - 1)}) {
+    dir.write("w/step-00001.safetensors", content);
+    EXPECT_THAT(work->read(1).error().text(),
+                AllOf(HasSubstr("step-00001.safetensors"), HasSubstr(advice)));
+  }
+  dir.write("w/hidden-00002.safetensors", whole);  // another tensor than expected
+  EXPECT_THAT(work->read_hidden(2).error().text(),
+              AllOf(HasSubstr("hidden-00002.safetensors"), HasSubstr(advice)));
+}
+
+TEST(WorkFolder, BelongsToOneRunAtATimeEvenWhileItIsEmptied) {
+  const test::TempDir dir;
+  const std::string path = dir.file("w");
+  {
+    const auto first = WorkFolder::open(path, "run 1");
+    ASSERT_TRUE(first.has_value());
+    first->store(1, sample());
+    for (const char* run : {"run 1", "run 2"}) {
+      const auto second = WorkFolder::open(path, run);
+      ASSERT_FALSE(second.has_value());
+      EXPECT_THAT(second.error().text(), HasSubstr("another run is making this result"));
+    }
+    EXPECT_TRUE(first->has(1));
+  }
+  const auto other = WorkFolder::open(path, "run 2");  // emptied, under the same lock
+  ASSERT_TRUE(other.has_value());
+  EXPECT_FALSE(other->has(1));
+  EXPECT_FALSE(WorkFolder::open(path, "run 2").has_value());
+  other->remove();
+  EXPECT_TRUE(WorkFolder::open(path, "run 2").has_value());
+}
+
+TEST(WorkFolder, CountsItsBytes) {
+  const test::TempDir dir;
+  EXPECT_EQ(WorkFolder::bytes_at(dir.file("absent")), 0u);
+  std::filesystem::create_directories(dir.file("w/output"));
+  dir.write("w/a", "12345");
+  dir.write("w/output/b", "123");
+  EXPECT_EQ(WorkFolder::bytes_at(dir.file("w")), 8u);
 }
 
 }  // namespace
