@@ -64,7 +64,8 @@ int run_layers(const EvalFlags& flags) {
     const std::vector<int32_t> tokens = TRY(read_tokens(flags));
     return examine::evaluate_per_layer(
         config, tokens, flags.options, flags.kl_budget, [](int64_t done, int64_t total) {
-          fmt::print(stderr, "\r{} of {} layers{}", done, total, done == total ? "\n" : "");
+          fmt::print(
+              stderr, "\r{} of {} passes over the text{}", done, total, done == total ? "\n" : "");
         });
   }();
   if (!evaluated) {

@@ -72,12 +72,20 @@ Result<EvalReport> evaluate_divergence(const engine::EngineConfig& model,
                                        const EvalOptions& options,
                                        const EvalProgress& progress = {});
 
-// Both modes of one checkpoint, layer by layer: two passes over the windows a layer.
+// The logits of the reference that evaluate_per_layer() keeps, or of one window where that is more.
+inline constexpr uint64_t kKeptLogitsBytes = uint64_t{1} << 30;
+// How many windows' logits that is.
+int64_t windows_at_once(const EvalOptions& options, int64_t vocab_size, uint64_t kept_bytes);
+
+// Both modes of one checkpoint, layer by layer. The windows run once in W4A16 and once a layer;
+// several windows whose logits do not fit go in rounds, each of which loads every layer's model.
+// progress: steps of one layer over the windows of one round.
 Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
                                           std::span<const int32_t> tokens,
                                           const EvalOptions& options,
                                           double kl_budget,
-                                          const EvalProgress& progress = {});
+                                          const EvalProgress& progress = {},
+                                          uint64_t kept_bytes = kKeptLogitsBytes);
 
 boost::json::value to_json(const PerLayerReport& report);
 std::string to_text(const PerLayerReport& report);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "examine/eval.h"
+#include "examine/eval_window.h"
 
 namespace nibble::examine {
 
@@ -27,13 +28,61 @@ Nvfp4ModeRules propose(std::vector<LayerCost> layers, double kl_budget) {
   return rules;
 }
 
+// The logits of all layers in W4A16 over some windows, so that they are computed once.
+Result<std::vector<ReferenceRows>> reference_rows(const engine::EngineConfig& base,
+                                                  std::span<const int32_t> tokens,
+                                                  int64_t window) {
+  const std::unique_ptr<Fed> fed = TRY(Fed::load(base, window));
+  TRY(check_vocabulary(*fed, tokens));
+  std::vector<ReferenceRows> windows;
+  for (; !tokens.empty(); tokens = tokens.subspan(static_cast<size_t>(window))) {
+    ReferenceRows& rows = windows.emplace_back();
+    fed->begin(tokens.first(static_cast<size_t>(window)));
+    while (!fed->done()) {
+      fed->step([&](int64_t /*position*/, std::span<const float> logits) { rows.add(logits); });
+    }
+  }
+  return windows;
+}
+
+// Adds what `changed` scores over the windows whose reference is kept.
+Result<void> add_scores(const engine::EngineConfig& changed,
+                        std::span<const int32_t> tokens,
+                        int64_t window,
+                        const std::vector<ReferenceRows>& reference,
+                        Sums& sums) {
+  const std::unique_ptr<Fed> fed = TRY(Fed::load(changed, window));
+  for (const ReferenceRows& rows : reference) {
+    const auto ids = tokens.first(static_cast<size_t>(window));
+    tokens = tokens.subspan(ids.size());
+    Sums one;
+    fed->begin(ids);
+    while (!fed->done()) {
+      fed->step([&](int64_t position, std::span<const float> logits) {
+        const auto at = static_cast<size_t>(position);
+        add_prediction(logits, ids[at + 1], &rows, at, one);
+      });
+    }
+    sums.add(one);
+  }
+  return {};
+}
+
 }  // namespace
+
+int64_t windows_at_once(const EvalOptions& options, int64_t vocab_size, uint64_t kept_bytes) {
+  const auto bytes = static_cast<uint64_t>(options.window * vocab_size) * sizeof(float);
+  const auto fit = static_cast<int64_t>(kept_bytes / std::max<uint64_t>(bytes, 1));
+  return std::clamp<int64_t>(fit, 1, options.windows);
+}
 
 Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
                                           std::span<const int32_t> tokens,
                                           const EvalOptions& options,
                                           double kl_budget,
-                                          const EvalProgress& progress) {
+                                          const EvalProgress& progress,
+                                          uint64_t kept_bytes) {
+  TRY(check_input(tokens, options));
   const auto checkpoint = TRY(checkpoint::Checkpoint::open(model.model_path));
   const int64_t layers = checkpoint.config().num_hidden_layers;
   PerLayerReport report;
@@ -43,14 +92,26 @@ Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
   engine::EngineConfig base = model;
   base.nvfp4_mode = Nvfp4Mode::W4A16;
   base.nvfp4_rules.clear();
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    engine::EngineConfig changed = base;
-    changed.nvfp4_rules = {{layer_pattern(layer), Nvfp4Mode::W4A4}};
-    const EvalReport scores = TRY(evaluate_divergence(changed, base, tokens, options));
-    report.layers.push_back({layer, *scores.all.kl});
-    if (progress) {
-      progress(layer + 1, layers);
+  const int64_t at_once = windows_at_once(options, checkpoint.config().vocab_size, kept_bytes);
+  const int64_t rounds = (options.windows + at_once - 1) / at_once;
+  std::vector<Sums> sums(static_cast<size_t>(layers));
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t begin = round * at_once;
+    const int64_t count = std::min(at_once, options.windows - begin);
+    const auto ids = tokens.subspan(static_cast<size_t>(begin * options.window),
+                                    static_cast<size_t>(count * options.window));
+    const std::vector<ReferenceRows> reference = TRY(reference_rows(base, ids, options.window));
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      engine::EngineConfig changed = base;
+      changed.nvfp4_rules = {{layer_pattern(layer), Nvfp4Mode::W4A4}};
+      TRY(add_scores(changed, ids, options.window, reference, sums[static_cast<size_t>(layer)]));
+      if (progress) {
+        progress(round * layers + layer + 1, rounds * layers);
+      }
     }
+  }
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    report.layers.push_back({layer, sums[static_cast<size_t>(layer)].scores(true).kl.value_or(0)});
   }
   report.proposal = propose(report.layers, kl_budget);
   return report;

@@ -1,3 +1,6 @@
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +47,51 @@ TEST(EvalLayers, MeasuresEveryLayerAndProposesTheCheapest) {
   EXPECT_NEAR(*same->all.kl, 0.0, 1e-9);
   EXPECT_EQ(mode_file(generous->proposal).begin()->value().as_string(), "w4a4");
   EXPECT_THAT(to_text(*generous), ::testing::HasSubstr("layers in w4a4"));
+}
+
+TEST(EvalLayers, GivesWhatEachLayerAloneDivergesByHoweverTheWindowsAreGrouped) {
+  const engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
+  const EvalOptions options{.window = 40, .windows = 3};
+  const std::vector<int32_t> tokens = text(130);
+  engine::EngineConfig base = config;
+  base.nvfp4_mode = Nvfp4Mode::W4A16;
+  engine::EngineConfig changed = base;
+  changed.nvfp4_rules = {{"model.layers.1.*", Nvfp4Mode::W4A4}};
+  const auto alone = evaluate_divergence(changed, base, tokens, options);
+  ASSERT_TRUE(alone.has_value()) << alone.error().text();
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  const auto count = [&](int64_t done, int64_t total) { steps.emplace_back(done, total); };
+  const auto together = evaluate_per_layer(config, tokens, options, 0.0, count);
+  const size_t layers = together->layers.size();
+  EXPECT_EQ(steps.size(), layers);
+  EXPECT_EQ(together->layers[1].kl, *alone->all.kl);
+  EXPECT_NE(together->layers[0].kl, together->layers[1].kl);
+  steps.clear();
+  const auto one_by_one = evaluate_per_layer(config, tokens, options, 0.0, count, 1);
+  EXPECT_EQ(steps.size(), 3 * layers);
+  EXPECT_EQ(steps.back().first, steps.back().second);
+  for (size_t i = 0; i < layers; ++i) {
+    EXPECT_NEAR(one_by_one->layers[i].kl, together->layers[i].kl, 1e-12);
+  }
+}
+
+TEST(EvalLayers, KeepsAsManyWindowsAsFitButOneAtLeast) {
+  const EvalOptions options{.window = 2048, .windows = 5};
+  const uint64_t one = uint64_t{2048} * 50000 * 4;
+  EXPECT_EQ(windows_at_once(options, 50000, 3 * one), 3);
+  EXPECT_EQ(windows_at_once(options, 50000, 3 * one - 1), 2);
+  EXPECT_EQ(windows_at_once(options, 50000, 0), 1);
+  EXPECT_EQ(windows_at_once(options, 50000, 100 * one), 5);
+}
+
+TEST(EvalLayers, RefusesATextThatIsTooShortOrOutOfTheVocabulary) {
+  const engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
+  EXPECT_THAT(evaluate_per_layer(config, text(59), {.window = 60, .windows = 1}, 0).error().text(),
+              ::testing::HasSubstr("the text has 59"));
+  std::vector<int32_t> tokens = text(60);
+  tokens[7] = 1 << 20;
+  EXPECT_THAT(evaluate_per_layer(config, tokens, {.window = 60, .windows = 1}, 0).error().text(),
+              ::testing::HasSubstr("out of the model's vocabulary"));
 }
 
 }  // namespace
