@@ -3,7 +3,7 @@
 
 Usage: tile_table.py SWEEP.json... > nvfp4_w4a16_tiles_h200.cpp
 The sweep: w4a16_bench --no-cublas --tiles all --shapes all --m 8,16,32,64,128,256,384,512 --json SWEEP.json
-Later sweeps may add tiles: the first time of a tile counts.
+The first time of a tile counts: sweeps made again come before those that they replace, sweeps that add tiles anywhere.
 A tile other than the rule's first choice must win by 1 %: less is noise.
 """
 

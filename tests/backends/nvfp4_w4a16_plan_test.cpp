@@ -75,11 +75,25 @@ TEST(W4A16Cuts, FillTwoBlocksOnEveryMultiprocessorForTheLayersOfRealModels) {
   for (const auto& [n, k] : kLayers) {
     const W4A16Cuts cuts = w4a16_cuts(n, k);
     EXPECT_LE(cuts.units, 264);
-    if (n * k >= int64_t{4096} * 4096) {
+    if (n * k > int64_t{4096} * 4096) {
       EXPECT_GE(cuts.units, 238) << n << "x" << k;  // 90 %: the same cuts in every tile
     }
   }
   EXPECT_EQ(w4a16_cuts(128, 64).units, 1);  // and do not cut what is small
+}
+
+TEST(W4A16Cuts, JoinShortPiecesWhereATileHasMoreThanFour) {
+  const auto pieces = [](int64_t n, int64_t k) {
+    const W4A16Cuts cuts = w4a16_cuts(n, k);
+    EXPECT_EQ(cuts.units % cuts.row_tiles, 0);
+    return cuts.units / cuts.row_tiles;
+  };
+  EXPECT_EQ(pieces(4096, 4096), 4);  // of 16 blocks, not 8 of 8
+  EXPECT_EQ(pieces(2048, 4096), 4);
+  EXPECT_EQ(pieces(1024, 3072), 3);   // 6 of 8
+  EXPECT_EQ(pieces(5120, 2048), 4);   // of 8 blocks, but no more than 4
+  EXPECT_EQ(pieces(6144, 4096), 5);   // 12.8 blocks are long enough
+  EXPECT_EQ(pieces(4096, 12288), 8);  // so are 24
 }
 
 TEST(W4A16Plan, TakesTheSmallestTileThatHoldsAllRowsWhereNothingWasMeasured) {

@@ -32,6 +32,11 @@ constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128, 32
 // for two tiles (6144 x 4096, 8 rows: 9.4 us with 264 units, 7.7 with 240).
 constexpr int64_t kEvenPercent = 90;
 
+// Large row counts pause between two pieces of a tile, some 0.2 us: pieces shorter than so many K64
+// blocks are joined in pairs where a tile has more than a few.
+constexpr int kShortPieceBlocks = 12;
+constexpr int kFewPieces = 4;
+
 }  // namespace
 
 W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
@@ -45,7 +50,11 @@ W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
   // Nearly as many units with the same cuts in every tile: fewer pieces, no slivers.
   const int64_t even = most / cuts.row_tiles * cuts.row_tiles;
   if (even * 100 >= most * kEvenPercent) {
-    cuts.units = static_cast<int>(even);
+    int pieces = static_cast<int>(even / cuts.row_tiles);
+    while (pieces > kFewPieces && pieces % 2 == 0 && cuts.k_blocks < kShortPieceBlocks * pieces) {
+      pieces /= 2;
+    }
+    cuts.units = pieces * cuts.row_tiles;
   }
   return cuts;
 }
@@ -72,7 +81,8 @@ bool plan_mixed(
   plan->first_tiles = static_cast<int>(tiles - last);
   plan->line_tiles = static_cast<int>(last);
   plan->blocks = multiprocessors;
-  plan->workspace_bytes = (last * pieces + multiprocessors) * kTileRows * plan->tokens * 4;
+  plan->workspace_bytes = (last * pieces + ceil_div(last * pieces, plan->units_per_block)) *
+                          kTileRows * plan->tokens * 4;
   plan->chain = plan->first_tiles > 0 && pieces % plan->units_per_block == 0;
   return plan->units_per_block < pieces && plan->workspace_bytes <= w4a16_workspace_bytes(m, n, k);
 }

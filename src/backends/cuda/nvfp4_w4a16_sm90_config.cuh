@@ -46,6 +46,9 @@ struct W4A16Config {
   // Sums are stored while the next tile's products run. With shared tiles in the same kernel there
   // are no registers for it.
   static constexpr bool kDefers = kWhole;
+  // A piece's first block is decoded while the last products of the piece before run; where parts
+  // are exported in between there are no registers for it.
+  static constexpr bool kDecodesAhead = kSerial && !kSlices_;
   static constexpr bool kWarpMma = kTokens <= 16;
   static constexpr int kConsumers = 256;
   // Who frees a stage: every lane for itself, or one for its warp after __syncwarp(). Measured: the
@@ -172,18 +175,17 @@ struct WgmmaRing {
   __device__ __forceinline__ void multiply(float (&acc)[Config::kAccumulators],
                                            uint32_t (&a)[kSteps][4],
                                            uint32_t x) const {
-    const uint32_t uniform = __shfl_sync(0xFFFFFFFFu, x, 0);
     using Product = WgmmaRs<Config::kTokens>;
     pin_registers(a);
     wgmma_fence();
     if constexpr (kAccumulate) {
-      Product::run(acc, a[0], wgmma_descriptor(uniform));
+      Product::run(acc, a[0], wgmma_descriptor(x));
     } else {
-      Product::start(acc, a[0], wgmma_descriptor(uniform));
+      Product::start(acc, a[0], wgmma_descriptor(x));
     }
 #pragma unroll
     for (int step = 1; step < kSteps; ++step) {
-      Product::run(acc, a[step], wgmma_descriptor(uniform + 2 * step));
+      Product::run(acc, a[step], wgmma_descriptor(x + 2 * step));
     }
     wgmma_commit();
   }

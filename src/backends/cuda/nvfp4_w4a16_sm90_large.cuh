@@ -89,11 +89,35 @@ __device__ __forceinline__ void add_part(
   }
 }
 
-/// A register of its own: were it the accumulator's, a copy would be due among the next products.
-__device__ __forceinline__ float copy_of(float v) {
-  float copy;
-  asm volatile("mov.b32 %0, %1;" : "=f"(copy) : "f"(v));
-  return copy;
+/// sums += v, in the sums' own registers: ptxas would take the accumulators' and copy them back.
+template <int kCount>
+__device__ __forceinline__ void add_in_place(float (&sums)[kCount], const float (&v)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("add.rn.f32 %0, %0, %1;" : "+f"(sums[i]) : "f"(v[i]));
+  }
+}
+
+/// -0 + v is v for every v, so a first piece is taken as it is.
+template <int kCount>
+__device__ __forceinline__ void clear(float (&total)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    total[i] = -0.0f;
+  }
+}
+
+/// Has `a` computed here: to ptxas, pin_registers() means nothing, and a wait is no reason not to
+/// put arithmetic off. Ten instructions.
+__device__ __forceinline__ void settle(const uint32_t (&a)[4][4]) {
+  uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    all ^= a[i][0] ^ a[i][1] ^ a[i][2] ^ a[i][3];
+  }
+  asm volatile(
+      "{\n .reg .pred p;\n setp.eq.u32 p, %0, 0x7FC17FC1;\n @p nanosleep.u32 0;\n}" ::"r"(all)
+      : "memory");
 }
 
 template <class Config>
@@ -104,6 +128,7 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
   W4A16Walk<Config::kDeal> walk(p);
   W4A16Segment s;
   float total[Config::kAccumulators];
+  clear(total);
   // Whether `total` has a finished tile that is still to be stored.
   bool unstored = false;
   int unstored_row_tile = 0;
@@ -112,24 +137,30 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
     const bool adds_to_others = Config::kChain && s.begin != 0 && s.end == p.cuts.k_blocks;
 
     if constexpr (!Config::kDefers) {
-#pragma unroll
-      for (int i = 0; i < Config::kAccumulators; ++i) {
-        total[i] = -0.0f;  // -0 + v is v for every v, so the first piece is taken as it is
-      }
+      clear(total);
     }
     // A piece's place in the cuts, and its end in the segment.
     const int tile_begin = s.row_tile * p.cuts.k_blocks;
     int unit = p.cuts.unit_of(tile_begin + s.begin);
     int end = min(s.end, p.cuts.unit_begin(unit + 1) - tile_begin);
+    // Sets of fragments: one is being decoded while the products of another run. `first` is for a
+    // piece's first block, which is decoded while the last products of the piece before run. No
+    // accumulator is touched before the end of a piece, or ptxas would serialise the products.
+    float acc[Config::kAccumulators];  // a piece's first product sets them
+    uint32_t even[4][4];
+    uint32_t odd[4][4];
+    uint32_t own[4][4];
+    uint32_t(&first)[4][4] = Config::kDecodesAhead ? own : even;
     ring.enter_stage();
+    if constexpr (Config::kDecodesAhead) {
+      decode_lane(ring.load_block(), bias, first);
+    }
     for (int begin = s.begin; begin < s.end;) {
-      // Two sets of fragments: one is being decoded while the products of the other run. The next
-      // block is fetched before waiting. No accumulator is touched before the end of the piece, or
-      // ptxas would serialise the products.
-      float acc[Config::kAccumulators];  // the first product sets them
-      uint32_t even[4][4];
-      uint32_t odd[4][4];
-      PackedLane packed = ring.load_block();
+      // The next block is fetched before waiting.
+      PackedLane packed;
+      if constexpr (!Config::kDecodesAhead) {
+        packed = ring.load_block();
+      }
       int blocks = end - begin;
       int finished = -1;  // stage used up by the block before the one in flight
       auto fetch_next = [&] {
@@ -158,20 +189,22 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
         wgmma_wait<1>();
         ring.release_if_finished(before);
       };
+      if constexpr (!Config::kDecodesAhead) {
+        decode_lane(packed, bias, first);
+      }
       if (Config::kDefers && unstored) {
         const int thread = static_cast<int>(keep_in_register(threadIdx.x));
         const int token = unstored_token_tile * Config::kTokens + thread % 4 * 2;
         Store output;
         output.load(p, unstored_row_tile * kTileRows + first_row(thread));
-        decode_lane(packed, bias, even);
-        ring.template multiply<false>(acc, even, ring.tokens);
+        ring.template multiply<false>(acc, first, ring.tokens);
         __syncwarp();  // or ptxas would store before it starts the products
         output.pin();
         output.template store_all<Config::kChunks>(p, token, total);
         unstored = false;
+        clear(total);
       } else {
-        decode_lane(packed, bias, even);
-        ring.template multiply<false>(acc, even, ring.tokens);
+        ring.template multiply<false>(acc, first, ring.tokens);
       }
       more = fetch_next();
       if (adds_now) {
@@ -183,6 +216,9 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
                                               true,
                                               total);
       }
+      if (Config::kDecodesAhead && !more) {
+        wgmma_wait<0>();  // `first` is to be decoded into
+      }
 #pragma unroll 1
       while (more) {
         next_group(odd);
@@ -192,13 +228,20 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
         next_group(even);
       }
 
-      // Before the last products are done: where the next piece ends.
+      // Before the last products are done: where the next piece ends, and its first block.
       const int next_end = min(s.end, p.cuts.unit_begin(unit + 2) - tile_begin);
-      wgmma_wait<0>();
       if (end == s.end) {
+        wgmma_wait<0>();
         ring.leave_segment();
-      } else {
+      } else if constexpr (!Config::kDecodesAhead) {
+        wgmma_wait<0>();
         ring.release_if_finished(ring.next_block());
+      } else {
+        const int last = ring.next_block();
+        decode_lane(ring.load_block(), bias, first);
+        settle(first);
+        wgmma_wait<0>();
+        ring.release_if_finished(last);
       }
       // The piece's sums.
       if (adds_now) {
@@ -217,16 +260,8 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
       if (!Config::kWhole && s.begin != 0 && !adds_to_others) {
         const int slot = Config::kLine ? unit + (s.line_row - s.row_tile) * p.line_pieces : unit;
         export_part<Config>(p, keep_in_register(threadIdx.x), s.token_tile, slot, acc);
-      } else if (Config::kDefers && begin == s.begin) {
-#pragma unroll
-        for (int i = 0; i < Config::kAccumulators; ++i) {
-          total[i] = copy_of(acc[i]);
-        }
       } else {
-#pragma unroll
-        for (int i = 0; i < Config::kAccumulators; ++i) {
-          total[i] += acc[i];
-        }
+        add_in_place(total, acc);
       }
 
       begin = end;
@@ -275,6 +310,9 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
       unstored_token_tile = s.token_tile;
       if (!unstored) {
         store_tile<Config>(p, thread, row_tile, token_tile, total);
+        if constexpr (Config::kDefers) {
+          clear(total);
+        }
       }
     }
     if (Config::kSlices && s.last) {

@@ -10,16 +10,17 @@ using enum W4A16Tile;
 // One line a matrix: n, k, the tile for up to 8, 16, 32, 64, 128, 256, 384, 512 rows.
 // clang-format off
 constexpr W4A16MeasuredTiles kTiles[] = {
+    {4096, 4096, {Tokens8, Tokens16, Tokens32, Tokens32, Tokens128, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // q8.o
+    {2048, 4096, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens128, Tokens128Mixed, Tokens128Mixed, Tokens64Whole}},  // q30.o
+    {1024, 3072, {Tokens8, Tokens16, Tokens32, Tokens64, Tokens128, Tokens128Mixed, Tokens128Mixed, Tokens128Mixed}},  // q06.down
     {6144, 4096, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128Mixed, Tokens128Mixed}},  // q8.qkv
-    {4096, 4096, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // q8.o
-    {24576, 4096, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128Whole, Tokens128Whole}},  // q8.gate_up
-    {4096, 12288, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Whole}},  // q8.down
+    {4096, 12288, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Mixed, Tokens128Whole}},  // q8.down
+    {5120, 2048, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens64Whole, Tokens128Whole, Tokens128Whole, Tokens128Mixed}},  // q30.qkv
+    {24576, 4096, {Tokens8, Tokens16, Tokens32, Tokens64, Tokens128, Tokens128Whole, Tokens128Whole, Tokens128Whole}},  // q8.gate_up
+    {8192, 8192, {Tokens8, Tokens16, Tokens32, Tokens64, Tokens128, Tokens128Whole, Tokens128Mixed, Tokens128Whole}},  // l70.o
     {10240, 8192, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Whole, Tokens128Mixed}},  // l70.qkv
-    {8192, 8192, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128Mixed, Tokens128Whole}},  // l70.o
     {57344, 8192, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128, Tokens128Whole}},  // l70.gate_up
     {8192, 28672, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128, Tokens128Whole, Tokens128Mixed, Tokens128Whole}},  // l70.down
-    {5120, 2048, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens64Whole, Tokens128Whole, Tokens128Whole, Tokens128Mixed}},  // q30.qkv
-    {2048, 4096, {Tokens8, Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128Mixed, Tokens64Whole, Tokens64Whole}},  // q30.o
     {6656, 19968, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128Mixed, Tokens128Mixed, Tokens128Mixed}},  // fi.up
     {19968, 6656, {Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens128, Tokens128, Tokens128Whole, Tokens128Whole}},  // fi.down
     {151936, 4096, {Tokens8, Tokens16, Tokens32Slices, Tokens64Slices, Tokens128Whole, Tokens128, Tokens128, Tokens128Whole}},  // q8.lm_head
@@ -36,7 +37,6 @@ constexpr W4A16MeasuredTiles kTiles[] = {
     {4096, 1024, {Tokens8, Tokens8, Tokens16, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // q06.qkv
     {1024, 2048, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens64Slices, Tokens64Whole, Tokens128Mixed, Tokens64Whole}},  // q06.o
     {6144, 1024, {Tokens8, Tokens8, Tokens16, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Mixed, Tokens128Mixed}},  // q06.gate_up
-    {1024, 3072, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens128, Tokens64Whole, Tokens128Mixed, Tokens128Mixed}},  // q06.down
     {960, 576, {Tokens8, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // smol.qkv
     {576, 576, {Tokens8, Tokens8, Tokens16, Tokens32, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole}},  // smol.o
     {3072, 576, {Tokens8, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens64Whole, Tokens128Whole, Tokens128Whole}},  // smol.gate_up
