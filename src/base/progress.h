@@ -1,4 +1,5 @@
-// Progress of long work: a bar on a terminal, a line every few seconds elsewhere. One thread.
+// Progress of long work: a bar on a terminal, a line every few seconds elsewhere, with the time
+// spent and an estimate of what is left. One thread.
 #pragma once
 
 #include <chrono>
@@ -7,8 +8,12 @@
 
 namespace nibble {
 
+// "12.5s", and while there is something to go by ", about 40s left": the rest at the speed so far.
+std::string progress_times(double seconds, double share);
+
 class Progress {
  public:
+  // unit: of the amounts, which are not printed when it is empty.
   Progress(std::string what, uint64_t total, std::string unit);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
