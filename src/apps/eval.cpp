@@ -3,16 +3,17 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "base/file.h"
 #include "quantize/write.h"
-#include "text/tokenizer/tokenizer.h"
 
 namespace nibble::apps {
 
@@ -24,24 +25,25 @@ struct EvalFlags {
   std::string json_path;
   std::string reference_path;
   std::string reference_mode = "auto";
-  examine::EvalOptions options;
+  int64_t window = examine::EvalOptions().window;
+  std::optional<int64_t> windows;
   bool needs_reference = false;
   bool per_layer = false;
   double kl_budget = 0.02;
   std::string mode_file_path;
 };
 
-Result<std::vector<int32_t>> read_tokens(const EvalFlags& flags) {
-  const std::string& folder =
-      flags.engine.tokenizer_path.empty() ? flags.engine.model_path : flags.engine.tokenizer_path;
-  const auto tokenizer = TRY(text::Tokenizer::from_file(folder + "/tokenizer.json"));
-  const std::string content = TRY(read_text_file(flags.text_path, size_t{1} << 30));
-  return tokenizer.encode(content, false);
+Result<examine::EvalWindows> windows_of(const EvalFlags& flags) {
+  return read_windows(
+      flags.text_path,
+      flags.engine.tokenizer_path.empty() ? flags.engine.model_path : flags.engine.tokenizer_path,
+      flags.window,
+      flags.windows);
 }
 
 Result<examine::EvalReport> evaluate(const EvalFlags& flags) {
   const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
-  const std::vector<int32_t> tokens = TRY(read_tokens(flags));
+  const examine::EvalWindows windows = TRY(windows_of(flags));
   const auto progress = [](int64_t done, int64_t total) {
     fmt::print(stderr, "\r{} of {} tokens", done, total);
     if (done == total) {
@@ -49,21 +51,21 @@ Result<examine::EvalReport> evaluate(const EvalFlags& flags) {
     }
   };
   if (flags.reference_path.empty()) {
-    return examine::evaluate_perplexity(config, tokens, flags.options, progress);
+    return examine::evaluate_perplexity(config, windows, progress);
   }
   engine::EngineConfig reference = config;
   reference.model_path = flags.reference_path;
   reference.online_nvfp4 = false;
   reference.nvfp4_mode = TRY(parse_nvfp4_mode(flags.reference_mode));
-  return examine::evaluate_divergence(config, reference, tokens, flags.options, progress);
+  return examine::evaluate_divergence(config, reference, windows, progress);
 }
 
 int run_layers(const EvalFlags& flags) {
   const auto evaluated = [&]() -> Result<examine::PerLayerReport> {
     const engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
-    const std::vector<int32_t> tokens = TRY(read_tokens(flags));
+    const examine::EvalWindows windows = TRY(windows_of(flags));
     return examine::evaluate_per_layer(
-        config, tokens, flags.options, flags.kl_budget, [](int64_t done, int64_t total) {
+        config, windows, flags.kl_budget, [](int64_t done, int64_t total) {
           fmt::print(
               stderr, "\r{} of {} passes over the text{}", done, total, done == total ? "\n" : "");
         });
@@ -102,11 +104,18 @@ int run_eval(const EvalFlags& flags) {
 }
 
 void add_eval_flags(CLI::App& command, EvalFlags& flags) {
-  command.add_option("--text", flags.text_path, "UTF-8 text to predict")->required();
-  command.add_option("--window", flags.options.window, "tokens of one independent window")
+  command
+      .add_option("--text",
+                  flags.text_path,
+                  "UTF-8 text to predict, or .jsonl: a {\"messages\": [...]} or {\"prompt\": "
+                  "\"...\"} a line")
+      ->required();
+  command
+      .add_option(
+          "--window", flags.window, "tokens of one independent window, or at most of one prompt")
       ->capture_default_str();
-  command.add_option("--windows", flags.options.windows, "how many, from the start of the text")
-      ->capture_default_str();
+  command.add_option(
+      "--windows", flags.windows, "how many, from the start: 1 of a text, all prompts of a .jsonl");
   command.add_option("--json", flags.json_path, "also write the scores to this file");
   flags.engine.log_level = "warn";  // the result is what people want to see
   add_engine_flags(command, flags.engine);

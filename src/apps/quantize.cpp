@@ -33,7 +33,8 @@ struct QuantizeFlags {
   double max_shard_gb = 4.0;
   bool json = false;
   std::string evaluation_path;
-  examine::EvalOptions evaluation;
+  int64_t evaluation_window = examine::EvalOptions().window;
+  std::optional<int64_t> evaluation_windows;
 };
 
 // Perplexity and divergence of the source, of its data-free form and of the result, into the
@@ -45,13 +46,13 @@ Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& repo
   engine.log_level = "warn";
   engine.model_path = flags.options.source;
   const engine::EngineConfig source = TRY(resolve_engine_config(engine));
-  const auto tokenizer = TRY(text::Tokenizer::from_file(flags.options.source + "/tokenizer.json"));
-  const std::vector<int32_t> tokens =
-      tokenizer.encode(TRY(read_text_file(flags.evaluation_path, size_t{1} << 30)), false);
+  const examine::EvalWindows windows = TRY(read_windows(flags.evaluation_path,
+                                                        flags.options.source,
+                                                        flags.evaluation_window,
+                                                        flags.evaluation_windows));
   const auto compare = [&](const std::string& name,
                            const engine::EngineConfig& config) -> Result<void> {
-    const auto scores =
-        TRY(examine::evaluate_divergence(config, source, tokens, flags.evaluation)).all;
+    const auto scores = TRY(examine::evaluate_divergence(config, source, windows)).all;
     if (report.evaluations.empty()) {
       report.evaluations.push_back({"source", scores.reference_perplexity.value_or(0), 0, 1});
     }
@@ -68,7 +69,9 @@ Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& repo
   result.model_path = flags.options.destination;
   TRY(compare("result", result));
   report.evaluation_text = flags.evaluation_path;
-  report.evaluation_tokens = flags.evaluation.window * flags.evaluation.windows;
+  for (const std::vector<int32_t>& window : windows) {
+    report.evaluation_tokens += static_cast<int64_t>(window.size());
+  }
   quantize::write_report(report, flags.options.destination);
   return {};
 }
@@ -167,10 +170,11 @@ void add_quantize(CLI::App& app, Action& action) {
   command->add_option("--eval",
                       flags->evaluation_path,
                       "text to predict before and after: perplexity and KL go into the report");
-  command->add_option("--eval-window", flags->evaluation.window, "tokens of one window of it")
+  command->add_option("--eval-window", flags->evaluation_window, "tokens of one window of it")
       ->capture_default_str();
-  command->add_option("--eval-windows", flags->evaluation.windows, "how many windows")
-      ->capture_default_str();
+  command->add_option("--eval-windows",
+                      flags->evaluation_windows,
+                      "how many windows: 1 of a text, all prompts of a .jsonl");
   command->add_option("--max-shard-gb", flags->max_shard_gb, "start a new file past this many GB")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -42,20 +42,18 @@ Sums run_window(Fed& model,
 
 Result<EvalReport> evaluate(const engine::EngineConfig& model_config,
                             const engine::EngineConfig* reference_config,
-                            std::span<const int32_t> tokens,
-                            const EvalOptions& options,
+                            const EvalWindows& windows,
                             const EvalProgress& progress) {
-  TRY(check_input(tokens, options));
-  const std::unique_ptr<Fed> model = TRY(Fed::load(model_config, options.window));
-  std::unique_ptr<Fed> reference;
+  TRY(check_windows(windows));
   EvalReport report;
-  report.options = options;
+  report.window = longest(windows);
+  const std::unique_ptr<Fed> model = TRY(Fed::load(model_config, report.window));
+  std::unique_ptr<Fed> reference;
   report.model_path = model_config.model_path;
   report.quantization = model->facts().quantization;
-  const auto used = tokens.first(static_cast<size_t>(options.window * options.windows));
-  TRY(check_vocabulary(*model, used));
+  TRY(check_vocabulary(*model, windows));
   if (reference_config != nullptr) {
-    reference = TRY(Fed::load(*reference_config, options.window));
+    reference = TRY(Fed::load(*reference_config, report.window));
     report.reference_path = reference_config->model_path;
     report.reference_quantization = reference->facts().quantization;
     if (reference->facts().vocab_size != model->facts().vocab_size) {
@@ -65,15 +63,19 @@ Result<EvalReport> evaluate(const engine::EngineConfig& model_config,
                      "reference");
     }
   }
+  int64_t total = 0;
+  for (const std::vector<int32_t>& window : windows) {
+    total += static_cast<int64_t>(window.size());
+  }
   Sums all;
-  for (int64_t i = 0; i < options.windows; ++i) {
-    const auto window =
-        used.subspan(static_cast<size_t>(i * options.window), static_cast<size_t>(options.window));
+  int64_t before = 0;
+  for (const std::vector<int32_t>& window : windows) {
     const Sums sums = run_window(*model, reference.get(), window, [&](int64_t done) {
       if (progress) {
-        progress(i * options.window + done, options.windows * options.window);
+        progress(before + done, total);
       }
     });
+    before += static_cast<int64_t>(window.size());
     report.windows.push_back(sums.scores(reference != nullptr));
     all.add(sums);
   }
@@ -109,18 +111,16 @@ std::string scores_text(const std::string& name, const WindowScores& scores) {
 }  // namespace
 
 Result<EvalReport> evaluate_perplexity(const engine::EngineConfig& model,
-                                       std::span<const int32_t> tokens,
-                                       const EvalOptions& options,
+                                       const EvalWindows& windows,
                                        const EvalProgress& progress) {
-  return evaluate(model, nullptr, tokens, options, progress);
+  return evaluate(model, nullptr, windows, progress);
 }
 
 Result<EvalReport> evaluate_divergence(const engine::EngineConfig& model,
                                        const engine::EngineConfig& reference,
-                                       std::span<const int32_t> tokens,
-                                       const EvalOptions& options,
+                                       const EvalWindows& windows,
                                        const EvalProgress& progress) {
-  return evaluate(model, &reference, tokens, options, progress);
+  return evaluate(model, &reference, windows, progress);
 }
 
 boost::json::value to_json(const EvalReport& report) {
@@ -131,7 +131,7 @@ boost::json::value to_json(const EvalReport& report) {
     object["reference"] = report.reference_path;
     object["reference_quantization"] = report.reference_quantization;
   }
-  object["window"] = report.options.window;
+  object["window"] = report.window;
   boost::json::array windows;
   for (const WindowScores& scores : report.windows) {
     windows.push_back(scores_json(scores));

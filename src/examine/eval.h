@@ -1,7 +1,7 @@
 // What `nibble eval` computes: perplexity of a model over a text, and its divergence from another
 // checkpoint or mode. Takes token ids; apps joins text and tokenizer. Windows are independent: each
 // starts with an empty cache, without a beginning-of-sequence token, and its mean is over the
-// predictions of tokens 1..window-1.
+// predictions of its tokens but the first.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,11 @@ struct EvalOptions {
   int64_t windows = 1;
 };
 
+using EvalWindows = std::vector<std::vector<int32_t>>;  // each at least two tokens
+
+// The first windows of a text. Fails when it is too short.
+Result<EvalWindows> cut_windows(std::span<const int32_t> tokens, const EvalOptions& options);
+
 struct WindowScores {
   int64_t predictions = 0;
   double nll = 0;  // mean, natural logarithm
@@ -38,7 +43,7 @@ struct EvalReport {
   std::string quantization;
   std::string reference_path;  // empty without a reference
   std::string reference_quantization;
-  EvalOptions options;
+  int64_t window = 0;  // tokens of the longest
   std::vector<WindowScores> windows;
   WindowScores all;  // means over every prediction
 };
@@ -51,7 +56,8 @@ struct LayerCost {
 
 struct PerLayerReport {
   std::string model_path;
-  EvalOptions options;
+  int64_t window = 0;  // tokens of the longest
+  int64_t windows = 0;
   double kl_budget = 0;
   std::vector<LayerCost> layers;  // by layer
   Nvfp4ModeRules proposal;        // the cheapest layers whose costs sum to the budget in W4A4
@@ -60,29 +66,28 @@ struct PerLayerReport {
 // (tokens done, tokens in all)
 using EvalProgress = std::function<void(int64_t, int64_t)>;
 
-// tokens: at least window * windows of them.
 Result<EvalReport> evaluate_perplexity(const engine::EngineConfig& model,
-                                       std::span<const int32_t> tokens,
-                                       const EvalOptions& options,
+                                       const EvalWindows& windows,
                                        const EvalProgress& progress = {});
 // Both models are loaded at the same time; their vocabularies must have the same size.
 Result<EvalReport> evaluate_divergence(const engine::EngineConfig& model,
                                        const engine::EngineConfig& reference,
-                                       std::span<const int32_t> tokens,
-                                       const EvalOptions& options,
+                                       const EvalWindows& windows,
                                        const EvalProgress& progress = {});
 
 // The logits of the reference that evaluate_per_layer() keeps, or of one window where that is more.
 inline constexpr uint64_t kKeptLogitsBytes = uint64_t{1} << 30;
-// How many windows' logits that is.
-int64_t windows_at_once(const EvalOptions& options, int64_t vocab_size, uint64_t kept_bytes);
+// How many of the windows from `begin` on that is.
+size_t windows_at_once(const EvalWindows& windows,
+                       size_t begin,
+                       int64_t vocab_size,
+                       uint64_t kept_bytes);
 
 // Both modes of one checkpoint, layer by layer. The windows run once in W4A16 and once a layer;
 // several windows whose logits do not fit go in rounds, each of which loads every layer's model.
 // progress: steps of one layer over the windows of one round.
 Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
-                                          std::span<const int32_t> tokens,
-                                          const EvalOptions& options,
+                                          const EvalWindows& windows,
                                           double kl_budget,
                                           const EvalProgress& progress = {},
                                           uint64_t kept_bytes = kKeptLogitsBytes);

@@ -30,37 +30,35 @@ Nvfp4ModeRules propose(std::vector<LayerCost> layers, double kl_budget) {
 
 // The logits of all layers in W4A16 over some windows, so that they are computed once.
 Result<std::vector<ReferenceRows>> reference_rows(const engine::EngineConfig& base,
-                                                  std::span<const int32_t> tokens,
-                                                  int64_t window) {
-  const std::unique_ptr<Fed> fed = TRY(Fed::load(base, window));
-  TRY(check_vocabulary(*fed, tokens));
-  std::vector<ReferenceRows> windows;
-  for (; !tokens.empty(); tokens = tokens.subspan(static_cast<size_t>(window))) {
-    ReferenceRows& rows = windows.emplace_back();
-    fed->begin(tokens.first(static_cast<size_t>(window)));
+                                                  const EvalWindows& all,
+                                                  std::span<const std::vector<int32_t>> windows) {
+  const std::unique_ptr<Fed> fed = TRY(Fed::load(base, longest(all)));
+  TRY(check_vocabulary(*fed, all));
+  std::vector<ReferenceRows> kept;
+  for (const std::vector<int32_t>& window : windows) {
+    ReferenceRows& rows = kept.emplace_back();
+    fed->begin(window);
     while (!fed->done()) {
       fed->step([&](int64_t /*position*/, std::span<const float> logits) { rows.add(logits); });
     }
   }
-  return windows;
+  return kept;
 }
 
 // Adds what `changed` scores over the windows whose reference is kept.
 Result<void> add_scores(const engine::EngineConfig& changed,
-                        std::span<const int32_t> tokens,
+                        std::span<const std::vector<int32_t>> windows,
                         int64_t window,
                         const std::vector<ReferenceRows>& reference,
                         Sums& sums) {
   const std::unique_ptr<Fed> fed = TRY(Fed::load(changed, window));
-  for (const ReferenceRows& rows : reference) {
-    const auto ids = tokens.first(static_cast<size_t>(window));
-    tokens = tokens.subspan(ids.size());
+  for (size_t i = 0; i < windows.size(); ++i) {
     Sums one;
-    fed->begin(ids);
+    fed->begin(windows[i]);
     while (!fed->done()) {
       fed->step([&](int64_t position, std::span<const float> logits) {
         const auto at = static_cast<size_t>(position);
-        add_prediction(logits, ids[at + 1], &rows, at, one);
+        add_prediction(logits, windows[i][at + 1], &reference[i], at, one);
       });
     }
     sums.add(one);
@@ -70,43 +68,56 @@ Result<void> add_scores(const engine::EngineConfig& changed,
 
 }  // namespace
 
-int64_t windows_at_once(const EvalOptions& options, int64_t vocab_size, uint64_t kept_bytes) {
-  const auto bytes = static_cast<uint64_t>(options.window * vocab_size) * sizeof(float);
-  const auto fit = static_cast<int64_t>(kept_bytes / std::max<uint64_t>(bytes, 1));
-  return std::clamp<int64_t>(fit, 1, options.windows);
+size_t windows_at_once(const EvalWindows& windows,
+                       size_t begin,
+                       int64_t vocab_size,
+                       uint64_t kept_bytes) {
+  uint64_t bytes = 0;
+  size_t count = 0;
+  while (begin + count < windows.size()) {
+    bytes += windows[begin + count].size() * static_cast<uint64_t>(vocab_size) * sizeof(float);
+    if (count > 0 && bytes > kept_bytes) {
+      break;
+    }
+    ++count;
+  }
+  return count;
 }
 
 Result<PerLayerReport> evaluate_per_layer(const engine::EngineConfig& model,
-                                          std::span<const int32_t> tokens,
-                                          const EvalOptions& options,
+                                          const EvalWindows& windows,
                                           double kl_budget,
                                           const EvalProgress& progress,
                                           uint64_t kept_bytes) {
-  TRY(check_input(tokens, options));
+  TRY(check_windows(windows));
   const auto checkpoint = TRY(checkpoint::Checkpoint::open(model.model_path));
   const int64_t layers = checkpoint.config().num_hidden_layers;
+  const int64_t vocab_size = checkpoint.config().vocab_size;
   PerLayerReport report;
   report.model_path = model.model_path;
-  report.options = options;
+  report.window = longest(windows);
+  report.windows = static_cast<int64_t>(windows.size());
   report.kl_budget = kl_budget;
   engine::EngineConfig base = model;
   base.nvfp4_mode = Nvfp4Mode::W4A16;
   base.nvfp4_rules.clear();
-  const int64_t at_once = windows_at_once(options, checkpoint.config().vocab_size, kept_bytes);
-  const int64_t rounds = (options.windows + at_once - 1) / at_once;
+  int64_t rounds = 0;
+  for (size_t begin = 0; begin < windows.size(); ++rounds) {
+    begin += windows_at_once(windows, begin, vocab_size, kept_bytes);
+  }
   std::vector<Sums> sums(static_cast<size_t>(layers));
-  for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t begin = round * at_once;
-    const int64_t count = std::min(at_once, options.windows - begin);
-    const auto ids = tokens.subspan(static_cast<size_t>(begin * options.window),
-                                    static_cast<size_t>(count * options.window));
-    const std::vector<ReferenceRows> reference = TRY(reference_rows(base, ids, options.window));
+  int64_t done = 0;
+  for (size_t begin = 0; begin < windows.size();) {
+    const auto some = std::span<const std::vector<int32_t>>(windows).subspan(
+        begin, windows_at_once(windows, begin, vocab_size, kept_bytes));
+    begin += some.size();
+    const std::vector<ReferenceRows> reference = TRY(reference_rows(base, windows, some));
     for (int64_t layer = 0; layer < layers; ++layer) {
       engine::EngineConfig changed = base;
       changed.nvfp4_rules = {{layer_pattern(layer), Nvfp4Mode::W4A4}};
-      TRY(add_scores(changed, ids, options.window, reference, sums[static_cast<size_t>(layer)]));
+      TRY(add_scores(changed, some, report.window, reference, sums[static_cast<size_t>(layer)]));
       if (progress) {
-        progress(round * layers + layer + 1, rounds * layers);
+        progress(++done, rounds * layers);
       }
     }
   }
@@ -131,8 +142,8 @@ boost::json::value to_json(const PerLayerReport& report) {
     layers.push_back(boost::json::object{{"layer", layer.layer}, {"kl", layer.kl}});
   }
   return boost::json::object{{"model", report.model_path},
-                             {"window", report.options.window},
-                             {"windows", report.options.windows},
+                             {"window", report.window},
+                             {"windows", report.windows},
                              {"kl_budget", report.kl_budget},
                              {"layers", std::move(layers)},
                              {"proposal", mode_file(report.proposal)}};

@@ -122,7 +122,7 @@ void add_prediction(std::span<const float> logits,
   }
 }
 
-Result<void> check_input(std::span<const int32_t> tokens, const EvalOptions& options) {
+Result<EvalWindows> cut_windows(std::span<const int32_t> tokens, const EvalOptions& options) {
   if (options.window < 2) {
     return invalid(fmt::format("expected at least 2, found {}", options.window), "window");
   }
@@ -137,20 +137,51 @@ Result<void> check_input(std::span<const int32_t> tokens, const EvalOptions& opt
                                tokens.size()),
                    "text");
   }
-  return {};
+  EvalWindows windows;
+  for (int64_t i = 0; i < options.windows; ++i) {
+    const auto window = tokens.subspan(static_cast<size_t>(i * options.window),
+                                       static_cast<size_t>(options.window));
+    windows.emplace_back(window.begin(), window.end());
+  }
+  return windows;
 }
 
-Result<void> check_vocabulary(const Fed& fed, std::span<const int32_t> tokens) {
-  for (const int32_t token : tokens) {
-    if (token < 0 || token >= fed.facts().vocab_size) {
-      return invalid(fmt::format("token {} is out of the model's vocabulary of {}; is it the "
-                                 "tokenizer of this model?",
-                                 token,
-                                 fed.facts().vocab_size),
-                     "text");
+Result<void> check_windows(const EvalWindows& windows) {
+  if (windows.empty()) {
+    return invalid("there is nothing to predict", "text");
+  }
+  for (size_t i = 0; i < windows.size(); ++i) {
+    if (windows[i].size() < 2) {
+      return invalid(
+          fmt::format(
+              "sequence {} has {} tokens, a prediction needs at least 2", i + 1, windows[i].size()),
+          "text");
     }
   }
   return {};
+}
+
+Result<void> check_vocabulary(const Fed& fed, const EvalWindows& windows) {
+  for (const std::vector<int32_t>& window : windows) {
+    for (const int32_t token : window) {
+      if (token < 0 || token >= fed.facts().vocab_size) {
+        return invalid(fmt::format("token {} is out of the model's vocabulary of {}; is it the "
+                                   "tokenizer of this model?",
+                                   token,
+                                   fed.facts().vocab_size),
+                       "text");
+      }
+    }
+  }
+  return {};
+}
+
+int64_t longest(const EvalWindows& windows) {
+  size_t most = 0;
+  for (const std::vector<int32_t>& window : windows) {
+    most = std::max(most, window.size());
+  }
+  return static_cast<int64_t>(most);
 }
 
 }  // namespace nibble::examine

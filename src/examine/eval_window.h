@@ -89,7 +89,9 @@ void add_prediction(std::span<const float> logits,
                     size_t at,
                     Sums& sums);
 
-Result<void> check_input(std::span<const int32_t> tokens, const EvalOptions& options);
-Result<void> check_vocabulary(const Fed& fed, std::span<const int32_t> tokens);
+// Every window has two tokens or more, and there is one.
+Result<void> check_windows(const EvalWindows& windows);
+Result<void> check_vocabulary(const Fed& fed, const EvalWindows& windows);
+int64_t longest(const EvalWindows& windows);
 
 }  // namespace nibble::examine

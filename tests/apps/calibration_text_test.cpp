@@ -49,9 +49,42 @@ TEST_F(CalibrationText, ChatsAreRenderedWithTheModelsTemplate) {
   EXPECT_EQ(*rendered, expected);
 }
 
+TEST_F(CalibrationText, PromptsStayApartAndAreTakenAsTheyAre) {
+  const std::string lines = write("p.jsonl",
+                                  "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n"
+                                  "{\"prompt\": \"<user>ho\"}\n");
+  const auto apart = read_windows(lines, model_.path(), 99, std::nullopt);
+  ASSERT_TRUE(apart.has_value()) << apart.error().text();
+  ASSERT_EQ(apart->size(), 2u);
+  EXPECT_EQ((*apart)[0], *read_calibration_tokens(write("1.txt", "<user>hi"), model_.path(), 99));
+  EXPECT_EQ((*apart)[1], *read_calibration_tokens(write("2.txt", "<user>ho"), model_.path(), 99));
+  const auto cut = read_windows(lines, model_.path(), 2, 1);
+  ASSERT_EQ(cut->size(), 1u);
+  EXPECT_EQ(cut->front().size(), 2u);
+  for (const int64_t wanted : {0, 3}) {
+    EXPECT_THAT(read_windows(lines, model_.path(), 99, wanted).error().text(),
+                HasSubstr("windows: expected 1 to 2"));
+  }
+  EXPECT_THAT(read_windows(lines, model_.path(), 1, 1).error().text(), HasSubstr("window"));
+  EXPECT_THAT(read_windows(write("b.jsonl", "{\"prompt\": 3}"), model_.path(), 99, std::nullopt)
+                  .error()
+                  .text(),
+              HasSubstr("b.jsonl:1.prompt: expected a text"));
+}
+
+TEST_F(CalibrationText, ATextIsCutIntoWindowsOfOneLength) {
+  const std::string path = write("t.txt", "one two three four five six seven eight");
+  const auto two = read_windows(path, model_.path(), 3, 2);
+  ASSERT_TRUE(two.has_value()) << two.error().text();
+  ASSERT_EQ(two->size(), 2u);
+  EXPECT_EQ((*two)[1].size(), 3u);
+  EXPECT_EQ(read_windows(path, model_.path(), 3, std::nullopt)->size(), 1u);
+  EXPECT_THAT(read_windows(path, model_.path(), 3, 20).error().text(), HasSubstr("the text has"));
+}
+
 TEST_F(CalibrationText, EmptyAndBrokenFilesAreRefusedByName) {
   EXPECT_THAT(read_calibration_tokens(write("e.txt", " \n\n"), model_.path(), 10).error().text(),
-              HasSubstr("e.txt: expected calibration text, found an empty file"));
+              HasSubstr("e.txt: expected text, found an empty file"));
   EXPECT_THAT(read_calibration_tokens(write("b.jsonl", "\n{\"messages\": 3}"), model_.path(), 10)
                   .error()
                   .text(),

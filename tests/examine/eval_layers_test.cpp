@@ -21,8 +21,8 @@ std::vector<int32_t> text(int32_t count) {
 
 TEST(EvalLayers, MeasuresEveryLayerAndProposesTheCheapest) {
   const engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
-  const EvalOptions options{.window = 60, .windows = 1};
-  const auto report = evaluate_per_layer(config, text(60), options, 0.0);
+  const EvalWindows windows = {text(60)};
+  const auto report = evaluate_per_layer(config, windows, 0.0);
   ASSERT_TRUE(report.has_value()) << report.error().text();
   ASSERT_GE(report->layers.size(), 2u);
   ASSERT_EQ(report->proposal.size(), report->layers.size());
@@ -32,7 +32,7 @@ TEST(EvalLayers, MeasuresEveryLayerAndProposesTheCheapest) {
   for (const Nvfp4ModeRule& rule : report->proposal) {
     EXPECT_EQ(rule.mode, Nvfp4Mode::W4A16);
   }
-  const auto generous = evaluate_per_layer(config, text(60), options, 1e9);
+  const auto generous = evaluate_per_layer(config, windows, 1e9);
   for (const Nvfp4ModeRule& rule : generous->proposal) {
     EXPECT_EQ(rule.mode, Nvfp4Mode::W4A4);
   }
@@ -42,7 +42,7 @@ TEST(EvalLayers, MeasuresEveryLayerAndProposesTheCheapest) {
   proposed.nvfp4_rules = generous->proposal;
   engine::EngineConfig all = config;
   all.nvfp4_mode = Nvfp4Mode::W4A4;
-  const auto same = evaluate_divergence(proposed, all, text(60), options);
+  const auto same = evaluate_divergence(proposed, all, windows);
   ASSERT_TRUE(same.has_value()) << same.error().text();
   EXPECT_NEAR(*same->all.kl, 0.0, 1e-9);
   EXPECT_EQ(mode_file(generous->proposal).begin()->value().as_string(), "w4a4");
@@ -51,23 +51,22 @@ TEST(EvalLayers, MeasuresEveryLayerAndProposesTheCheapest) {
 
 TEST(EvalLayers, GivesWhatEachLayerAloneDivergesByHoweverTheWindowsAreGrouped) {
   const engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
-  const EvalOptions options{.window = 40, .windows = 3};
-  const std::vector<int32_t> tokens = text(130);
+  const EvalWindows windows = {text(40), text(31), text(45)};
   engine::EngineConfig base = config;
   base.nvfp4_mode = Nvfp4Mode::W4A16;
   engine::EngineConfig changed = base;
   changed.nvfp4_rules = {{"model.layers.1.*", Nvfp4Mode::W4A4}};
-  const auto alone = evaluate_divergence(changed, base, tokens, options);
+  const auto alone = evaluate_divergence(changed, base, windows);
   ASSERT_TRUE(alone.has_value()) << alone.error().text();
   std::vector<std::pair<int64_t, int64_t>> steps;
   const auto count = [&](int64_t done, int64_t total) { steps.emplace_back(done, total); };
-  const auto together = evaluate_per_layer(config, tokens, options, 0.0, count);
+  const auto together = evaluate_per_layer(config, windows, 0.0, count);
   const size_t layers = together->layers.size();
   EXPECT_EQ(steps.size(), layers);
   EXPECT_EQ(together->layers[1].kl, *alone->all.kl);
   EXPECT_NE(together->layers[0].kl, together->layers[1].kl);
   steps.clear();
-  const auto one_by_one = evaluate_per_layer(config, tokens, options, 0.0, count, 1);
+  const auto one_by_one = evaluate_per_layer(config, windows, 0.0, count, 1);
   EXPECT_EQ(steps.size(), 3 * layers);
   EXPECT_EQ(steps.back().first, steps.back().second);
   for (size_t i = 0; i < layers; ++i) {
@@ -76,21 +75,22 @@ TEST(EvalLayers, GivesWhatEachLayerAloneDivergesByHoweverTheWindowsAreGrouped) {
 }
 
 TEST(EvalLayers, KeepsAsManyWindowsAsFitButOneAtLeast) {
-  const EvalOptions options{.window = 2048, .windows = 5};
+  const EvalWindows windows(5, std::vector<int32_t>(2048));
   const uint64_t one = uint64_t{2048} * 50000 * 4;
-  EXPECT_EQ(windows_at_once(options, 50000, 3 * one), 3);
-  EXPECT_EQ(windows_at_once(options, 50000, 3 * one - 1), 2);
-  EXPECT_EQ(windows_at_once(options, 50000, 0), 1);
-  EXPECT_EQ(windows_at_once(options, 50000, 100 * one), 5);
+  EXPECT_EQ(windows_at_once(windows, 0, 50000, 3 * one), 3u);
+  EXPECT_EQ(windows_at_once(windows, 3, 50000, 3 * one), 2u);
+  EXPECT_EQ(windows_at_once(windows, 0, 50000, 3 * one - 1), 2u);
+  EXPECT_EQ(windows_at_once(windows, 4, 50000, 0), 1u);
+  EXPECT_EQ(windows_at_once(windows, 0, 50000, 100 * one), 5u);
 }
 
-TEST(EvalLayers, RefusesATextThatIsTooShortOrOutOfTheVocabulary) {
+TEST(EvalLayers, RefusesWhatCannotBeScored) {
   const engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
-  EXPECT_THAT(evaluate_per_layer(config, text(59), {.window = 60, .windows = 1}, 0).error().text(),
-              ::testing::HasSubstr("the text has 59"));
+  EXPECT_THAT(evaluate_per_layer(config, {{7}}, 0).error().text(),
+              ::testing::HasSubstr("sequence 1 has 1 tokens"));
   std::vector<int32_t> tokens = text(60);
   tokens[7] = 1 << 20;
-  EXPECT_THAT(evaluate_per_layer(config, tokens, {.window = 60, .windows = 1}, 0).error().text(),
+  EXPECT_THAT(evaluate_per_layer(config, {text(9), tokens}, 0).error().text(),
               ::testing::HasSubstr("out of the model's vocabulary"));
 }
 

@@ -21,6 +21,10 @@ std::vector<int32_t> text(int32_t count) {
   return tokens;
 }
 
+EvalWindows windows(const std::vector<int32_t>& tokens, const EvalOptions& options) {
+  return cut_windows(tokens, options).value();
+}
+
 engine::EngineConfig model(Nvfp4Mode mode = Nvfp4Mode::W4A16) {
   engine::EngineConfig config = test::tiny_config(test::data_path("golden/llama-nvfp4"));
   config.nvfp4_mode = mode;
@@ -43,7 +47,7 @@ double nll_from_prompt_logprobs(const std::vector<int32_t>& window) {
 TEST(Eval, PerplexityIsThatOfThePromptLogprobsAndWindowsAreIndependent) {
   const std::vector<int32_t> tokens = text(300);
   const EvalReport report =
-      evaluate_perplexity(model(), tokens, {.window = 150, .windows = 2}).value();
+      evaluate_perplexity(model(), windows(tokens, {.window = 150, .windows = 2})).value();
   ASSERT_EQ(report.windows.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     const std::vector<int32_t> window(tokens.begin() + static_cast<std::ptrdiff_t>(150 * i),
@@ -57,13 +61,11 @@ TEST(Eval, PerplexityIsThatOfThePromptLogprobsAndWindowsAreIndependent) {
 }
 
 TEST(Eval, AModelDoesNotDivergeFromItselfButFromAnotherMode) {
-  const std::vector<int32_t> tokens = text(100);
-  const EvalOptions options{.window = 100, .windows = 1};
-  const EvalReport same = evaluate_divergence(model(), model(), tokens, options).value();
+  const EvalWindows tokens = {text(100)};
+  const EvalReport same = evaluate_divergence(model(), model(), tokens).value();
   EXPECT_NEAR(*same.all.kl, 0.0, 1e-12);
   EXPECT_EQ(*same.all.top1, 1.0);
-  const EvalReport other =
-      evaluate_divergence(model(Nvfp4Mode::W4A4), model(), tokens, options).value();
+  const EvalReport other = evaluate_divergence(model(Nvfp4Mode::W4A4), model(), tokens).value();
   EXPECT_GT(*other.all.kl, 1e-3);
   EXPECT_LT(*other.all.top1, 1.0);
   EXPECT_NEAR(*same.all.reference_perplexity, same.all.perplexity, 1e-9);
@@ -77,16 +79,33 @@ TEST(Eval, AModelDoesNotDivergeFromItselfButFromAnotherMode) {
   EXPECT_THAT(to_text(other), HasSubstr("same top-1"));
 }
 
+TEST(Eval, SequencesOfAnyLengthsAreScoredByThemselves) {
+  const std::vector<int32_t> tokens = text(90);
+  const EvalWindows both = {{tokens.begin(), tokens.begin() + 20},
+                            {tokens.begin() + 20, tokens.end()}};
+  const EvalReport report = evaluate_perplexity(model(), both).value();
+  ASSERT_EQ(report.windows.size(), 2u);
+  EXPECT_EQ(report.window, 70);
+  double sum = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    const EvalReport alone = evaluate_perplexity(model(), {both[i]}).value();
+    EXPECT_EQ(report.windows[i].predictions, static_cast<int64_t>(both[i].size()) - 1);
+    EXPECT_EQ(report.windows[i].nll, alone.all.nll);
+    sum += alone.all.nll * static_cast<double>(alone.all.predictions);
+  }
+  EXPECT_NEAR(report.all.nll, sum / 88, 1e-12);
+}
+
 TEST(Eval, RefusesWhatCannotBeScored) {
-  const auto refusal = [](const std::vector<int32_t>& tokens, const EvalOptions& options) {
-    const auto report = evaluate_perplexity(model(), tokens, options);
+  const auto refusal = [](const EvalWindows& windows) {
+    const auto report = evaluate_perplexity(model(), windows);
     return report ? std::string("accepted") : report.error().text();
   };
-  EXPECT_THAT(refusal(text(99), {.window = 50, .windows = 2}), HasSubstr("text"));
-  EXPECT_THAT(refusal(text(99), {.window = 1, .windows = 1}), HasSubstr("window"));
-  EXPECT_THAT(refusal(text(99), {.window = 10, .windows = 0}), HasSubstr("windows"));
-  EXPECT_THAT(refusal(text(4000), {.window = 3000, .windows = 1}), HasSubstr("context length"));
-  EXPECT_THAT(refusal({1, 2, 600}, {.window = 3, .windows = 1}), HasSubstr("vocabulary"));
+  EXPECT_THAT(refusal({}), HasSubstr("nothing to predict"));
+  EXPECT_THAT(refusal({{1, 2}, {3}}), HasSubstr("sequence 2 has 1 tokens"));
+  EXPECT_THAT(refusal({text(3000)}), HasSubstr("context length"));
+  EXPECT_THAT(refusal({{1, 2, 600}}), HasSubstr("vocabulary"));
+  EXPECT_EQ(refusal({{1, 2}}), "accepted");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "examine/eval_window.h"
 
 #include <cmath>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,13 +39,19 @@ TEST(EvalWindow, APredictionIsScoredAgainstTheReferencesDistribution) {
   EXPECT_FALSE(same.scores(false).kl.has_value());
 }
 
-TEST(EvalWindow, RefusesTextsThatHaveTooFewTokensForTheWindows) {
-  const std::vector<int32_t> tokens(100);
-  EXPECT_TRUE(check_input(tokens, {.window = 50, .windows = 2}).has_value());
-  EXPECT_THAT(check_input(tokens, {.window = 51, .windows = 2}).error().text(),
+TEST(EvalWindow, WindowsAreCutFromTheStartOfTextsThatHaveEnoughTokens) {
+  std::vector<int32_t> tokens(100);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto windows = cut_windows(tokens, {.window = 40, .windows = 2});
+  ASSERT_TRUE(windows.has_value()) << windows.error().text();
+  ASSERT_EQ(windows->size(), 2u);
+  EXPECT_EQ((*windows)[1].front(), 40);
+  EXPECT_EQ((*windows)[1].back(), 79);
+  EXPECT_EQ(longest({{1, 2}, {1, 2, 3}}), 3);
+  EXPECT_THAT(cut_windows(tokens, {.window = 51, .windows = 2}).error().text(),
               HasSubstr("the text has 100"));
-  EXPECT_THAT(check_input(tokens, {.window = 1, .windows = 2}).error().text(), HasSubstr("window"));
-  EXPECT_THAT(check_input(tokens, {.window = 2, .windows = 0}).error().text(),
+  EXPECT_THAT(cut_windows(tokens, {.window = 1, .windows = 2}).error().text(), HasSubstr("window"));
+  EXPECT_THAT(cut_windows(tokens, {.window = 2, .windows = 0}).error().text(),
               HasSubstr("windows"));
 }
 
