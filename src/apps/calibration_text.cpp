@@ -20,9 +20,11 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
-// The text of one line: a conversation by the template, or a prompt as it is.
+// The text of one line: a conversation by the model's template, which is loaded for the first, or a
+// prompt as it is.
 Result<std::string> text_of_line(std::string_view line,
-                                 const text::ChatTemplate& chat_template,
+                                 const std::string& model_dir,
+                                 std::optional<text::ChatTemplate>& chat_template,
                                  const std::string& where) {
   const auto value = TRY(parse_json(line, where));
   const auto object = TRY(JsonObject::from(value, where));
@@ -37,7 +39,10 @@ Result<std::string> text_of_line(std::string_view line,
   if (messages == nullptr || !messages->is_array()) {
     return invalid("expected an array of messages", object.path_of("messages"));
   }
-  auto rendered = chat_template.render(*messages, nullptr, false, {});
+  if (!chat_template) {
+    chat_template = TRY(text::load_chat_template(model_dir));
+  }
+  auto rendered = chat_template->render(*messages, nullptr, false, {});
   if (!rendered) {
     Error error = rendered.error();
     error.where = where;
@@ -52,7 +57,7 @@ Result<std::vector<std::vector<int32_t>>> chat_tokens(const std::string& path,
                                                       const std::string& model_dir,
                                                       const text::Tokenizer& tokenizer,
                                                       size_t wanted) {
-  const auto chat_template = TRY(text::load_chat_template(model_dir));
+  std::optional<text::ChatTemplate> chat_template;
   std::vector<std::vector<int32_t>> chats;
   size_t tokens = 0;
   size_t number = 0;
@@ -62,7 +67,8 @@ Result<std::vector<std::vector<int32_t>>> chat_tokens(const std::string& path,
     content.remove_prefix(std::min(end + 1, content.size()));
     const std::string where = path + ":" + std::to_string(++number);
     if (!is_blank(line)) {
-      chats.push_back(tokenizer.encode(TRY(text_of_line(line, chat_template, where)), false));
+      chats.push_back(
+          tokenizer.encode(TRY(text_of_line(line, model_dir, chat_template, where)), false));
       tokens += chats.back().size();
     }
   }

@@ -72,6 +72,15 @@ TEST_F(CalibrationText, PromptsStayApartAndAreTakenAsTheyAre) {
               HasSubstr("b.jsonl:1.prompt: expected a text"));
 }
 
+TEST_F(CalibrationText, PromptsNeedNoChatTemplateButConversationsDo) {
+  std::filesystem::remove(model_.file("chat_template.jinja"));
+  const std::string prompts = write("p.jsonl", "{\"prompt\": \"one two\"}\n");
+  EXPECT_TRUE(read_windows(prompts, model_.path(), 99, std::nullopt).has_value());
+  const std::string chats = write("c.jsonl", "{\"messages\": []}\n");
+  EXPECT_THAT(read_windows(chats, model_.path(), 99, std::nullopt).error().text(),
+              HasSubstr("no chat template"));
+}
+
 TEST_F(CalibrationText, ATextIsCutIntoWindowsOfOneLength) {
   const std::string path = write("t.txt", "one two three four five six seven eight");
   const auto two = read_windows(path, model_.path(), 3, 2);
