@@ -46,6 +46,9 @@ bool is_own_disk(const fs::path& folder, const fs::path& parent) {
 std::string partial_folder(const std::string& destination) { return destination + ".partial"; }
 
 Result<void> require_vacant(const std::string& destination) {
+  if (destination.empty()) {
+    return invalid("expected a directory to write, found an empty name", "destination");
+  }
   for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
     if (file_exists(destination + "/" + name)) {
       return invalid(std::string("there is a ") + name + " already; choose an empty directory",

@@ -72,6 +72,7 @@ TEST(Destination, MustBeVacant) {
   const test::TempDir dir;
   EXPECT_TRUE(require_vacant(dir.path()).has_value());
   EXPECT_TRUE(require_vacant(dir.file("new")).has_value());
+  EXPECT_THAT(require_vacant("").error().text(), HasSubstr("empty name"));
   dir.write("file", "");
   EXPECT_THAT(require_vacant(dir.file("file")).error().text(), HasSubstr("no directory"));
   dir.write("model.safetensors.index.json", "{}");
