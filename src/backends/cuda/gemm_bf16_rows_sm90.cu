@@ -20,6 +20,7 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/ptx.cuh"
 #include "backends/cuda/device/wgmma.cuh"
+#include "backends/cuda/launch.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "base/check.h"
 #include "ops/gemm.h"
@@ -233,16 +234,10 @@ Support supports(const GemmDesc& desc) {
   if (desc.device != Device::Kind::Cuda || desc.isa != 90) {
     return {false, "needs a Hopper GPU"};
   }
-  if (desc.mode != kBf16 || desc.in != DType::BF16 || desc.out != DType::F32) {
-    return {false, "computes bf16 weights with f32 output only"};
-  }
-  if (desc.k % kColumns != 0 || desc.k <= 0 || desc.n <= 0) {
+  if (desc.k % kColumns != 0) {
     return {false, "k must be a positive multiple of 64"};
   }
-  if (desc.pre_quant_scale || desc.epilogue != Epilogue::None) {
-    return {false, "has neither pre_quant_scale nor epilogue"};
-  }
-  return {true, {}};
+  return kGemmBf16RowsCuda.supports(desc);
 }
 
 std::vector<Tensor> packed_layout(const GemmDesc& desc) {
@@ -257,12 +252,6 @@ void pack(const GemmDesc& desc,
 }
 
 size_t workspace_bytes(const GemmDesc& /*desc*/, int64_t /*max_rows*/) { return 0; }
-
-int multiprocessors(Device device) {
-  int count = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index));
-  return count;
-}
 
 template <class C>
 void launch(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
@@ -285,17 +274,12 @@ void launch(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
   p.token_tiles = static_cast<int>((m + C::kTokens - 1) / C::kTokens);
   p.tiles = static_cast<int>((desc.n + kRows - 1) / kRows) * p.token_tiles;
   p.weight_policy = p.token_tiles == 1 ? kEvictFirst : kEvictNormal;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(p.tiles, multiprocessors(stream.device))));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = C::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(stream.native);
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
+  launch_overlapped(kernel,
+                    {.grid = dim3(static_cast<unsigned>(std::min(p.tiles, multiprocessors()))),
+                     .threads = kThreads,
+                     .shared_bytes = C::kSharedBytes},
+                    static_cast<cudaStream_t>(stream.native),
+                    p);
 }
 
 void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {

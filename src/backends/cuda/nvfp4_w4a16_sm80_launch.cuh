@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "backends/cuda/cuda_check.h"
+#include "backends/cuda/launch.cuh"
 #include "backends/cuda/nvfp4_w4a16_sm80.cuh"
 #include "backends/cuda/nvfp4_w4a16_sm80.h"
 #include "base/check.h"
@@ -12,21 +13,13 @@
 namespace nibble::cuda {
 namespace {  // each file that launches has its own copies
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 template <class Config>
 void launch_sm80(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stream) {
   const auto kernel = nvfp4_w4a16_sm80<Config>;
   constexpr int kManyBytes = Config::shared_bytes(Config::kManyStages);
   constexpr int kFewBytes = Config::shared_bytes(Config::kFewStages);
   constexpr int kReservedBytes = 1024;  // of a block, by the system
-  static const int kSlots = Config::kBlocksPerSm * device_attribute(cudaDevAttrMultiProcessorCount);
+  static const int kSlots = Config::kBlocksPerSm * multiprocessors();
   static const bool kLarge = [&] {
     const bool large = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) >=
                        Config::kBlocksPerSm * (kManyBytes + kReservedBytes);

@@ -19,6 +19,7 @@ namespace nibble::cuda {
 struct W4A16Sm90Params : W4A16Params {
   uint64_t weight_policy;
   bool whole_blocks;  // k is a multiple of 64: one tensor copy brings a stage
+  int lag;            // cycles that the second warpgroup of large tiles begins later
   CUtensorMap x_map;  // 3-D: 64 columns, tokens, K64 blocks; or all columns, tokens, 1
 };
 

@@ -5,7 +5,8 @@
 // A block takes the pieces of K of a tile in turn: products of a piece add up in `acc`, pieces in
 // `total`. Between two pieces the tensor cores have nothing to do, so as little as possible happens
 // there: where the next piece ends is worked out while the last products run, and the first product
-// of a piece overwrites `acc`. A whole tile's sums are stored while the next one's products run.
+// of a piece overwrites `acc`. The second warpgroup begins a little later, so that it has products
+// left while the first one stops. A whole tile's sums are stored while the next one's products run.
 //
 // ptxas keeps the ring's state in uniform registers as long as it can prove that warps do not
 // diverge; a second group of products peeled off the loop, or a condition on what comes out of
@@ -125,6 +126,13 @@ __device__ __forceinline__ void consume_large(const W4A16Sm90Params& p, WgmmaRin
   using Store = W4A16Store<Config::kOutput>;
   const uint32_t bias = ring.bias;
 
+  if (p.lag > 0 && threadIdx.x >= 128) {  // from the first block's arrival on
+    barrier_wait(ring.full, 0);
+    const int64_t start = clock64();
+    while (clock64() - start < p.lag) {
+    }
+  }
+  __syncwarp();
   W4A16Walk<Config::kDeal> walk(p);
   W4A16Segment s;
   float total[Config::kAccumulators];
