@@ -2,10 +2,12 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
 
 #include "backends/cuda/cublas_api.h"
 #include "base/check.h"
+#include "base/error.h"
 
 namespace nibble::cuda {
 
@@ -156,6 +158,30 @@ CublasLtAlgorithm lt_algorithm(const CublasLtApi& api, const LtProblem& p) {
     CHECK(found, "cuBLASLt has no algorithm for ", p.n, " x ", p.k);
   }
   return at->second;
+}
+
+const CublasLtApi& require_cublas_lt(const char* backend) {
+  const CublasLtApi* api = cublas_lt_api();
+  if (api == nullptr) {
+    throw SystemError(std::string(backend) +
+                      " needs libcublasLt.so.13, which was not found or did not start");
+  }
+  return *api;
+}
+
+void run_lt(const LtProblem& problem,
+            const float* alpha,
+            const float* beta,
+            const void* w,
+            const void* x,
+            void* y,
+            void* workspace,
+            CUstream_st* stream) {
+  const CublasLtApi* api = cublas_lt_api();
+  CHECK(api != nullptr, "cuBLASLt was found but did not start");
+  const bool ok = LtProduct(*api, problem)
+                      .run(lt_algorithm(*api, problem), alpha, beta, w, x, y, workspace, stream);
+  CHECK(ok, "cuBLASLt refused a product of ", problem.m, " x ", problem.n, " x ", problem.k);
 }
 
 void set_lt_algorithms(const LtProblem& problem, const LtAlgorithms& algorithms) {

@@ -71,6 +71,20 @@ size_t lt_row_class(int64_t m);
 /// library's version. CHECKs that there is one.
 CublasLtAlgorithm lt_algorithm(const CublasLtApi& api, const LtProblem& problem);
 
+/// The library, for what a backend packs; throws a SystemError that names the backend without it.
+const CublasLtApi& require_cublas_lt(const char* backend);
+
+/// y = alpha * product + beta * y with the problem's algorithm; scalars on the device. CHECKs that
+/// the library takes it.
+void run_lt(const LtProblem& problem,
+            const float* alpha,
+            const float* beta,
+            const void* w,
+            const void* x,
+            void* y,
+            void* workspace,  // kLtWorkspace bytes
+            CUstream_st* stream);
+
 /// For all problems with the n, k, types and presence of a bias of `problem`.
 void set_lt_algorithms(const LtProblem& problem, const LtAlgorithms& algorithms);
 bool has_lt_algorithms(const LtProblem& problem);

@@ -9,12 +9,9 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/cublas_api.h"
-#include "backends/cuda/cublas_lt_api.h"
 #include "backends/cuda/cublas_lt_product.h"
 #include "backends/cuda/cublas_lt_tune.h"
 #include "backends/cuda/cuda_check.h"
-#include "base/check.h"
-#include "base/error.h"
 #include "base/number_formats.h"
 #include "ops/gemm.h"
 
@@ -71,10 +68,7 @@ void pack(const GemmDesc& desc,
           std::span<const LinearPart> parts,
           std::span<const Tensor> slots,
           Stream stream) {
-  if (cublas_lt_api() == nullptr) {
-    throw SystemError(
-        "gemm_bf16_cublaslt needs libcublasLt.so.13, which was not found or did not start");
-  }
+  const CublasLtApi& api = require_cublas_lt("gemm_bf16_cublaslt");
   auto* native = static_cast<cudaStream_t>(stream.native);
   CUDA_CHECK(cudaSetDevice(stream.device.index));
   std::array<float, kMaxParts + 1> scalars{};
@@ -107,7 +101,7 @@ void pack(const GemmDesc& desc,
     const int64_t rows = is_whole(desc) ? desc.n : desc.part_rows[static_cast<size_t>(part)];
     if (rows > 0) {
       // The bias is only asked about; any pointer will do.
-      tune_lt(*cublas_lt_api(),
+      tune_lt(api,
               {.n = rows,
                .k = desc.k,
                .in = kCudaBf16,
@@ -125,8 +119,6 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
   if (m == 0) {
     return;
   }
-  const CublasLtApi* api = cublas_lt_api();
-  CHECK(api != nullptr, "cuBLASLt was found but did not start");
   const int out = args.y.dtype == DType::F32 ? kCudaF32 : kCudaBf16;
   const int64_t ldx = args.x.stride[0];
   const int64_t ldy = args.y.stride[0];
@@ -148,16 +140,14 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
                               .out = out,
                               .y_alignment = aligned ? 16u : static_cast<uint32_t>(size),
                               .bias = bias};
-      const bool ok = LtProduct(*api, problem)
-                          .run(lt_algorithm(*api, problem),
-                               scalars + part,
-                               scalars + kMaxParts,
-                               args.packed[kWeights].as<uint16_t>() + row * desc.k,
-                               args.x.data,
-                               static_cast<uint8_t*>(args.y.data) + row * size,
-                               args.workspace.data,
-                               static_cast<cudaStream_t>(stream.native));
-      CHECK(ok, "cuBLASLt refused a product of ", m, " x ", rows, " x ", desc.k);
+      run_lt(problem,
+             scalars + part,
+             scalars + kMaxParts,
+             args.packed[kWeights].as<uint16_t>() + row * desc.k,
+             args.x.data,
+             static_cast<uint8_t*>(args.y.data) + row * size,
+             args.workspace.data,
+             static_cast<cudaStream_t>(stream.native));
     }
     row += rows;
   }

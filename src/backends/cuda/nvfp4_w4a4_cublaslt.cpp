@@ -18,7 +18,6 @@
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/quantize_act.h"
 #include "base/check.h"
-#include "base/error.h"
 #include "ops/gemm.h"
 #include "quant/nvfp4.h"
 
@@ -131,10 +130,7 @@ void pack(const GemmDesc& desc,
           std::span<const LinearPart> parts,
           std::span<const Tensor> slots,
           Stream stream) {
-  if (cublas_lt_api() == nullptr) {
-    throw SystemError(
-        "nvfp4_w4a4_cublaslt needs libcublasLt.so.13, which was not found or did not start");
-  }
+  require_cublas_lt("nvfp4_w4a4_cublaslt");
   auto* native = static_cast<cudaStream_t>(stream.native);
   CUDA_CHECK(cudaSetDevice(stream.device.index));
   std::array<float, kZero + 1> scalars{};
@@ -177,8 +173,6 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
     return;
   }
   auto* native = static_cast<cudaStream_t>(stream.native);
-  const CublasLtApi* api = cublas_lt_api();
-  CHECK(api != nullptr, "cuBLASLt was found but did not start");
   auto* workspace = static_cast<uint8_t*>(args.workspace.data);
   auto* x_codes = workspace + kLtWorkspace;
   auto* x_scales = x_codes + aligned(m * desc.k / 2);
@@ -209,16 +203,14 @@ void run(const GemmDesc& desc, const GemmArgs& args, Stream stream) {
                               .bias = args.bias.empty() ? nullptr : args.bias.as<uint16_t>() + row,
                               .w_scales = w_scales,
                               .x_scales = x_scales};
-      const bool ok = LtProduct(*api, problem)
-                          .run(lt_algorithm(*api, problem),
-                               scalars + part,
-                               scalars + kZero,
-                               w_codes,
-                               x_codes,
-                               static_cast<uint8_t*>(args.y.data) + row * size,
-                               workspace,
-                               native);
-      CHECK(ok, "cuBLASLt refused a product of ", m, " x ", rows, " x ", desc.k);
+      run_lt(problem,
+             scalars + part,
+             scalars + kZero,
+             w_codes,
+             x_codes,
+             static_cast<uint8_t*>(args.y.data) + row * size,
+             workspace,
+             native);
     }
     w_codes += rows * desc.k / 2;
     w_scales += tile_bytes(rows, desc.k);
