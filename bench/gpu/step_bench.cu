@@ -7,7 +7,7 @@
 // (--without) what the step gets shorter by when the op is left out.
 //
 // step_bench [--shape qwen3-8b|llama-3.1-70b-20l] [--batch 1,64] [--context 128,1024]
-//   [--prefill 2048] [--ops] [--without] [--tflops 790]
+//   [--prefill 2048] [--ops] [--without] [--tflops 790] [--kv bf16|e4m3]
 
 #include <algorithm>
 #include <cstdlib>
@@ -120,6 +120,7 @@ struct Options {
   int64_t prefill = 0;
   bool ops = false, without = false;
   double tflops = 790;
+  DType kv = DType::BF16;
 };
 
 void report(const Model& model,
@@ -207,6 +208,8 @@ int run(int argc, char** argv) {
       options.prefill = list_of(value()).front();
     } else if (flag == "--tflops") {
       options.tflops = std::strtod(value(), nullptr);
+    } else if (flag == "--kv") {
+      options.kv = std::string(value()) == "e4m3" ? DType::E4M3 : DType::BF16;
     } else if (flag == "--ops") {
       options.ops = true;
     } else if (flag == "--without") {
@@ -251,7 +254,7 @@ int run(int argc, char** argv) {
   };
   for (const int64_t batch : options.batch) {
     for (const int64_t context : options.context) {
-      const Step step = make_step(model, batch, batch, context);
+      const Step step = make_step(model, batch, batch, context, options.kv);
       report(model,
              step,
              options,
@@ -263,7 +266,7 @@ int run(int argc, char** argv) {
     }
   }
   if (options.prefill > 0) {
-    const Step step = make_step(model, 1, options.prefill, 0);
+    const Step step = make_step(model, 1, options.prefill, 0, options.kv);
     report(
         model, step, options, speed, "prefill " + std::to_string(options.prefill), options.prefill);
   }

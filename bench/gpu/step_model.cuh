@@ -235,15 +235,17 @@ struct Op {
   double flops;
 };
 
-/// One step of `rows` tokens: of as many sequences (decode), or of one (prefill).
-struct Step {
-  std::vector<Op> before, layer, after;
-};
-
 struct Buffers {
   Tensor x, residual, projected, attended, gated, hidden, logits, attention_workspace, counters;
   std::vector<std::array<Tensor, 2>> kv;
   Tensor tokens, positions, slots, lengths, begin, pages, rows;
+  Tensor kv_scale;  // of a cache of e4m3
+};
+
+/// One step of `rows` tokens: of as many sequences (decode), or of one (prefill).
+struct Step {
+  std::vector<Op> before, layer, after;
+  std::shared_ptr<Buffers> buffers;
 };
 
 Tensor heads_view(const Tensor& matrix, int64_t begin, int64_t heads, int64_t head_dim) {
@@ -254,10 +256,8 @@ Tensor heads_view(const Tensor& matrix, int64_t begin, int64_t heads, int64_t he
   return view;
 }
 
-std::shared_ptr<Buffers> make_buffers(const Model& model,
-                                      int64_t seqs,
-                                      int64_t rows,
-                                      int64_t context) {
+std::shared_ptr<Buffers> make_buffers(
+    const Model& model, int64_t seqs, int64_t rows, int64_t context, DType kv) {
   const ModelShape& s = model.shape;
   auto b = std::make_shared<Buffers>();
   const bool decode = rows == seqs;
@@ -265,12 +265,21 @@ std::shared_ptr<Buffers> make_buffers(const Model& model,
   const int64_t pages_each = (length + kPage - 1) / kPage;
   const int64_t pages = pages_each * seqs;
   const Shape cache{pages, kPage, s.kv_heads, s.head_dim};
-  const int64_t cache_bytes = 2 * num_elements(cache) * 2;
+  const int64_t cache_bytes = 2 * num_elements(cache) * size_of(kv);
   const int64_t caches =
       std::max<int64_t>(1, std::min<int64_t>(s.layers, (int64_t{60} << 30) / cache_bytes));
   for (int64_t i = 0; i < caches; ++i) {
-    b->kv.push_back({normal(cache, 20 + static_cast<uint64_t>(i), 1.0f),
-                     normal(cache, 1020 + static_cast<uint64_t>(i), 1.0f)});
+    std::array<Tensor, 2> both;
+    for (uint64_t which = 0; which < 2; ++which) {
+      const uint64_t seed = 20 + static_cast<uint64_t>(i) + 1000 * which;
+      if (kv == DType::E4M3) {
+        both[which] = take(kv, cache);
+        fill_narrow_scales<<<1056, 256>>>(both[which].as<uint8_t>(), num_elements(cache), seed);
+      } else {
+        both[which] = normal(cache, seed, 1.0f);
+      }
+    }
+    b->kv.push_back(both);
   }
   b->x = normal({rows, s.hidden}, 1, 1.0f);
   b->residual = normal({rows, s.hidden}, 2, 1.0f);
@@ -307,13 +316,16 @@ std::shared_ptr<Buffers> make_buffers(const Model& model,
   }
   b->begin = ints(begin, {seqs + 1});
   b->rows = ints(wanted, {logit_rows});
+  const float one = 1.0f;
+  b->kv_scale = take(DType::F32, {1});
+  CUDA_CHECK(cudaMemcpy(b->kv_scale.data, &one, sizeof(one), cudaMemcpyHostToDevice));
   return b;
 }
 
-Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context) {
+Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context, DType kv) {
   const ModelShape& s = model.shape;
   const bool decode = rows == seqs;
-  const auto b = make_buffers(model, seqs, rows, context);
+  const auto b = make_buffers(model, seqs, rows, context, kv);
   const SmallOps& ops = small_ops(Device::Kind::Cuda, 90);
   AttentionDesc attention;
   attention.device = Device::Kind::Cuda;
@@ -323,6 +335,7 @@ Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context) 
   attention.kv_heads = s.kv_heads;
   attention.head_dim = s.head_dim;
   attention.page_size = kPage;
+  attention.kv = kv;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   const Result<const AttentionBackend*> found = select_attention(attention, "auto");
   CHECK(found.has_value(), "no attention");
@@ -350,12 +363,14 @@ Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context) 
   };
   const double hidden_bytes = 2.0 * m * static_cast<double>(s.hidden);
   const double tokens_read = decode ? m * static_cast<double>(context + 1) : m;
-  const double kv_bytes = tokens_read * static_cast<double>(s.kv_heads * s.head_dim) * 4;
+  const double kv_bytes =
+      tokens_read * static_cast<double>(s.kv_heads * s.head_dim * 2 * size_of(kv));
   const double pairs = decode ? tokens_read : m * (m + 1) / 2;
   const double attention_flops = 4.0 * pairs * static_cast<double>(s.heads * s.head_dim);
   const double head_rows = static_cast<double>(b->hidden.shape[0]);
 
   Step step;
+  step.buffers = b;
   step.before.push_back(
       {"embedding",
        1,
@@ -376,40 +391,51 @@ Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context) 
   add("norm 1", [norm](int64_t l) { norm(l, true); }, 4 * hidden_bytes, 0);
   const auto qkv = product(model.qkv, m);
   add("qkv", [&model, b](int64_t l) { model.qkv.run(l, b->x, b->projected); }, qkv[0], qkv[1]);
+  const auto qkv_args = [=, &model](int64_t l) {
+    QkvArgs args;
+    args.q = q;
+    args.k = k;
+    args.v = v;
+    if (model.shape.qk_norm) {
+      args.q_weight = model.q_norm;
+      args.k_weight = model.k_norm;
+      args.eps = 1e-6f;
+    }
+    args.positions = b->positions;
+    args.cos_sin = model.cos_sin;
+    args.slots = b->slots;
+    args.k_cache = kv_of(l)[0];
+    args.v_cache = kv_of(l)[1];
+    args.k_scale = b->kv_scale;
+    args.v_scale = b->kv_scale;
+    return args;
+  };
+  // As the model does it: in one call where the kernel takes the rows as they are.
+  const bool fused = backend->prepares != nullptr && backend->prepares(attention, qkv_args(0));
+  if (!fused) {
+    add(
+        "prepare",
+        [=, &ops](int64_t l) { ops.prepare_qkv(qkv_args(l), stream); },
+        2 * 2.0 * m * static_cast<double>(model.qkv.desc.n),
+        0);
+  }
   add(
-      "prepare",
-      [=, &ops, &model](int64_t l) {
-        QkvArgs args;
-        args.q = q;
-        args.k = k;
-        args.v = v;
-        if (model.shape.qk_norm) {
-          args.q_weight = model.q_norm;
-          args.k_weight = model.k_norm;
-          args.eps = 1e-6f;
-        }
-        args.positions = b->positions;
-        args.cos_sin = model.cos_sin;
-        args.slots = b->slots;
-        args.k_cache = kv_of(l)[0];
-        args.v_cache = kv_of(l)[1];
-        ops.prepare_qkv(args, stream);
-      },
-      2 * 2.0 * m * static_cast<double>(model.qkv.desc.n),
-      0);
-  add(
-      "attention",
+      fused ? "prepare, attention" : "attention",
       [=](int64_t l) {
+        const QkvArgs rows = qkv_args(l);
         AttentionArgs args;
         args.q = q;
         args.k_cache = kv_of(l)[0];
         args.v_cache = kv_of(l)[1];
+        args.k_scale = b->kv_scale;
+        args.v_scale = b->kv_scale;
         args.page_table = b->pages;
         args.q_begin = b->begin;
         args.kv_lens = b->lengths;
         args.out = b->attended;
         args.workspace = b->attention_workspace;
         args.counters = b->counters;
+        args.prepare = fused ? &rows : nullptr;
         backend->run(attention, args, stream);
       },
       kv_bytes + 4.0 * m * static_cast<double>(s.heads * s.head_dim),

@@ -10,6 +10,8 @@
 #include "base/cpu_info.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/kv_cache.h"
 #include "tensor/device_api.h"
 
 namespace nibble::apps {
@@ -80,6 +82,16 @@ void set_if_given(int64_t& target, int64_t value) {
   if (value > 0) {
     target = value;
   }
+}
+
+// What is wrong with the checkpoint is said when it is loaded.
+DType resolve_kv_dtype(const std::string& text, const std::string& model_path) {
+  if (text == "auto") {
+    const auto checkpoint = checkpoint::Checkpoint::open(model_path);
+    return checkpoint && checkpoint::asks_for_fp8_kv_cache(checkpoint->quant()) ? DType::E4M3
+                                                                                : DType::BF16;
+  }
+  return text == "fp8_e4m3" ? DType::E4M3 : DType::BF16;
 }
 
 }  // namespace
@@ -196,9 +208,11 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                 "compute every prompt anew instead of reusing cached prefixes")
       ->group("Scheduling");
   command
-      .add_option("--kv-cache-dtype",
-                  flags.kv_cache_dtype,
-                  "auto, bfloat16 (bf16), fp8_e4m3: half the memory, scaled as the checkpoint says")
+      .add_option(
+          "--kv-cache-dtype",
+          flags.kv_cache_dtype,
+          "auto (fp8_e4m3 where the checkpoint asks for FP8, else bfloat16), bfloat16 (bf16), "
+          "fp8_e4m3: half the memory, scaled as the checkpoint says")
       ->check(CLI::IsMember({"auto", "bfloat16", "bf16", "fp8_e4m3"}))
       ->group("Scheduling");
   command
@@ -261,7 +275,7 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   } else if (config.device.kind == Device::Kind::Cuda) {
     config.memory_fraction = kGpuMemoryFraction;
   }
-  config.kv_dtype = flags.kv_cache_dtype == "fp8_e4m3" ? DType::E4M3 : DType::BF16;
+  config.kv_dtype = resolve_kv_dtype(flags.kv_cache_dtype, config.model_path);
   set_if_given(config.context_length, flags.context_length);
   set_if_given(config.max_total_tokens, flags.max_total_tokens);
   set_if_given(config.page_size, flags.page_size);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/kv_cache.h"
 #include "examine/inspect.h"
 
 namespace nibble::examine {
@@ -231,14 +232,16 @@ std::string to_text(const Inspection& inspection) {
   if (quant.dialect == QuantConfig::Dialect::None) {
     text += "quantization: none claimed\n";
   } else {
-    text += fmt::format(
-        "quantization: {}, {}{}{}\n",
-        dialect_name(quant.dialect),
-        quant.per_layer.empty() && quant.rules.empty() ? std::string(to_string(quant.algo))
-                                                       : "by layer",
-        quant.producer.empty() ? "" : ", by " + quant.producer,
-        quant.kv_cache_algo.empty() ? ""
-                                    : ", KV cache " + quant.kv_cache_algo + " (bfloat16 is used)");
+    text += fmt::format("quantization: {}, {}{}{}\n",
+                        dialect_name(quant.dialect),
+                        quant.per_layer.empty() && quant.rules.empty()
+                            ? std::string(to_string(quant.algo))
+                            : "by layer",
+                        quant.producer.empty() ? "" : ", by " + quant.producer,
+                        quant.kv_cache_algo.empty() ? ""
+                        : checkpoint::asks_for_fp8_kv_cache(quant)
+                            ? ", KV cache " + quant.kv_cache_algo
+                            : ", KV cache " + quant.kv_cache_algo + " (bfloat16 is used)");
   }
   text += fmt::format("{} tensors, {}; {} linears, {}, {:.2f} bits a weight\n\n",
                       inspection.num_tensors,

@@ -64,52 +64,56 @@ Tensor heads_view(const Tensor& matrix, int64_t begin, int64_t heads, int64_t he
 
 }  // namespace
 
-void Attention::prepare(Context& context,
-                        const BatchView& batch,
-                        const Tensor& x,
-                        const Tensor& q,
-                        const Tensor& k,
-                        const Tensor& v) const {
+QkvArgs Attention::qkv_args(const BatchView& batch,
+                            const Tensor& q,
+                            const Tensor& k,
+                            const Tensor& v) const {
   const KvLayer& cache = batch.kv[layer];
-  const Tensor& table = store->tensor(rope_table);
-  const bool is_e4m3 = desc.kv == DType::E4M3;
-  if (context.ops.prepare_qkv != nullptr && context.observer == nullptr && !is_e4m3) {
-    QkvArgs args;
-    args.q = q;
-    args.k = k;
-    args.v = v;
-    if (qk_norm) {
-      args.q_weight = q_norm.weight();
-      args.k_weight = k_norm.weight();
-      args.eps = q_norm.eps();
-    }
-    args.positions = batch.positions;
-    args.cos_sin = table;
-    args.slots = batch.kv_slots;
-    args.k_cache = cache.k;
-    args.v_cache = cache.v;
+  QkvArgs args;
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  if (qk_norm) {
+    args.q_weight = q_norm.weight();
+    args.k_weight = k_norm.weight();
+    args.eps = q_norm.eps();
+  }
+  args.positions = batch.positions;
+  args.cos_sin = store->tensor(rope_table);
+  args.slots = batch.kv_slots;
+  args.k_cache = cache.k;
+  args.v_cache = cache.v;
+  if (desc.kv == DType::E4M3) {
+    args.k_scale = store->tensor(k_scale);
+    args.v_scale = store->tensor(v_scale);
+  }
+  return args;
+}
+
+void Attention::prepare(Context& context, const QkvArgs& args, const Tensor& x) const {
+  if (context.ops.prepare_qkv != nullptr && context.observer == nullptr) {
     context.ops.prepare_qkv(args, context.stream);
     return;
   }
   if (qk_norm) {
-    q_norm.per_head(context, q);
-    k_norm.per_head(context, k);
+    q_norm.per_head(context, args.q);
+    k_norm.per_head(context, args.k);
   }
-  context.ops.rope(q, k, batch.positions, table, context.stream);
+  context.ops.rope(args.q, args.k, args.positions, args.cos_sin, context.stream);
   if (context.observer != nullptr) {
-    context.observer->attention(qkv.spec(), desc, q, k, x);
+    context.observer->attention(qkv.spec(), desc, args.q, args.k, x);
   }
-  if (is_e4m3) {
-    context.ops.store_kv_e4m3(k,
-                              v,
-                              batch.kv_slots,
-                              store->tensor(k_scale),
-                              store->tensor(v_scale),
-                              cache.k,
-                              cache.v,
+  if (desc.kv == DType::E4M3) {
+    context.ops.store_kv_e4m3(args.k,
+                              args.v,
+                              args.slots,
+                              args.k_scale,
+                              args.v_scale,
+                              args.k_cache,
+                              args.v_cache,
                               context.stream);
   } else {
-    context.ops.store_kv(k, v, batch.kv_slots, cache.k, cache.v, context.stream);
+    context.ops.store_kv(args.k, args.v, args.slots, args.k_cache, args.v_cache, context.stream);
   }
 }
 
@@ -138,15 +142,18 @@ void Attention::operator()(Context& context,
       args.workspace = context.arena.take(DType::U8, {bytes});
     }
     if (context.runs()) {
-      prepare(context, batch, x, q, k, v);
-      const KvLayer& cache = batch.kv[layer];
-      args.q = q;
-      args.k_cache = cache.k;
-      args.v_cache = cache.v;
-      if (desc.kv == DType::E4M3) {
-        args.k_scale = store->tensor(k_scale);
-        args.v_scale = store->tensor(v_scale);
+      const QkvArgs rows = qkv_args(batch, q, k, v);
+      if (backend->prepares != nullptr && context.observer == nullptr &&
+          backend->prepares(call, rows)) {
+        args.prepare = &rows;
+      } else {
+        prepare(context, rows, x);
       }
+      args.q = q;
+      args.k_cache = rows.k_cache;
+      args.v_cache = rows.v_cache;
+      args.k_scale = rows.k_scale;
+      args.v_scale = rows.v_scale;
       args.page_table = batch.page_table;
       args.q_begin = batch.q_begin;
       args.kv_lens = batch.kv_lens;

@@ -90,13 +90,9 @@ struct Attention {
                   const Tensor& out) const;
 
  private:
-  // Norms and rotation of q and k, keys and values into the cache.
-  void prepare(Context& context,
-               const BatchView& batch,
-               const Tensor& x,
-               const Tensor& q,
-               const Tensor& k,
-               const Tensor& v) const;
+  QkvArgs qkv_args(const BatchView& batch, const Tensor& q, const Tensor& k, const Tensor& v) const;
+  // Norms and rotation of q and k, keys and values into the cache. x: what was projected.
+  void prepare(Context& context, const QkvArgs& args, const Tensor& x) const;
 };
 
 // down(silu(gate(x)) * up(x)).

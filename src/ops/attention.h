@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "ops/gemm.h"
+#include "ops/kernels.h"
 #include "tensor/tensor.h"
 
 namespace nibble {
@@ -44,6 +45,9 @@ struct AttentionArgs {
   Tensor out;         // [tokens, heads, head_dim] bf16, contiguous
   Tensor workspace;   // workspace_bytes(), any content
   Tensor counters;  // [num_counters()] i32: zeros, zero again after the call; one stream at a time
+  // Not null, where prepares() allows it: q and the new keys and values are as the projection left
+  // them. The call then does what prepare_qkv does, with the same bits, but leaves q as it is.
+  const QkvArgs* prepare = nullptr;
 };
 
 struct AttentionBackend {
@@ -53,6 +57,8 @@ struct AttentionBackend {
   size_t (*workspace_bytes)(const AttentionDesc&, int64_t max_tokens, int64_t max_seqs);
   void (*run)(const AttentionDesc&, const AttentionArgs&, Stream);
   int64_t (*num_counters)(const AttentionDesc&) = nullptr;  // nullptr: needs none
+  // Whether run() takes these as AttentionArgs::prepare; nullptr: never.
+  bool (*prepares)(const AttentionDesc&, const QkvArgs&) = nullptr;
 };
 
 std::span<const AttentionBackend* const> attention_backends();

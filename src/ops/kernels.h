@@ -19,6 +19,7 @@ struct QkvArgs {
   Tensor q_weight, k_weight;  // of the per-head norms, [head_dim] bf16 or f32; empty: no norm
   float eps = 0.0f;
   Tensor positions, cos_sin, slots, k_cache, v_cache;  // as for rope and store_kv
+  Tensor k_scale, v_scale;                             // of caches of e4m3, as for store_kv_e4m3
 };
 
 // How to choose the token of one row of logits, and what came of it. Plain data, copied to the
@@ -88,7 +89,7 @@ struct SmallOps {
                         const Tensor& k_cache,
                         const Tensor& v_cache,
                         Stream) = nullptr;
-  // head_rms_norm, rope and store_kv in one, bit for bit.
+  // head_rms_norm, rope and store_kv or store_kv_e4m3 in one, bit for bit.
   void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
   // Chooses the token of every row: logits f32 [rows, vocab]; requests, results u8 [rows *
   // sizeof(DrawRequest), DrawResult]; workspace u8. candidates u8 [rows * kDrawCandidates *

@@ -1,11 +1,13 @@
 #include "apps/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <boost/json.hpp>
 #include <gtest/gtest.h>
 
 #include "apps/capabilities.h"
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
+#include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
 #include "support/temp_dir.h"
 
@@ -70,6 +72,34 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
   EXPECT_FALSE(resolve_engine_config(flags));
   flags.device = "cuda:99";
   EXPECT_FALSE(resolve_engine_config(flags));
+}
+
+TEST(EngineFlags, StoreKeysAndValuesAsTheCheckpointAsks) {
+  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  boost::json::object& quant = editor.config().at("quantization_config").as_object();
+  const auto kv_dtype = [&](const char* asked) {
+    editor.write();
+    EngineFlags flags;
+    flags.model_path = editor.directory().path();
+    flags.device = "cpu";
+    flags.kv_cache_dtype = asked;
+    const auto config = resolve_engine_config(flags);
+    return config ? config->kv_dtype : DType::U8;
+  };
+  quant.erase("kv_cache_scheme");
+  quant.erase("kv_cache_quant_algo");
+  EXPECT_EQ(kv_dtype("auto"), DType::BF16);
+  EXPECT_EQ(kv_dtype("fp8_e4m3"), DType::E4M3);
+  quant["kv_cache_scheme"] =
+      boost::json::object{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+  EXPECT_EQ(kv_dtype("auto"), DType::E4M3);
+  EXPECT_EQ(kv_dtype("bfloat16"), DType::BF16);
+  quant["kv_cache_scheme"] = "FP8";
+  EXPECT_EQ(kv_dtype("auto"), DType::E4M3);
+  for (const char* other : {"NVFP4", "INT8"}) {
+    quant["kv_cache_scheme"] = other;
+    EXPECT_EQ(kv_dtype("auto"), DType::BF16) << other;
+  }
 }
 
 TEST(LoadText, SaysWhatIsMissing) {

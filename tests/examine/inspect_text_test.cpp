@@ -27,6 +27,10 @@ TEST(InspectText, ShowsTheTableAndTheVerdict) {
   const auto cached = inspect({.directory = with_cache.directory().path()});
   EXPECT_THAT(to_text(*cached), HasSubstr(", KV cache NVFP4 (bfloat16 is used)\n"));
   EXPECT_THAT(to_text(*cached), HasSubstr("\nservable\n"));
+  with_cache.config().at("quantization_config").as_object()["kv_cache_quant_algo"] = "FP8";
+  with_cache.write();
+  EXPECT_THAT(to_text(*inspect({.directory = with_cache.directory().path()})),
+              HasSubstr(", KV cache FP8\n"));
 
   checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
   editor.remove("model.norm.weight");

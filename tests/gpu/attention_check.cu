@@ -1,12 +1,14 @@
 // attention_check: the paged attention kernels on random data, one self-contained program.
 //
-// Every answer against float64 on the device; head_dim 64 and 128, groups of 1 to 16 heads, pages
-// of 8, 16 and 64 in random order, ragged lengths. Whatever must not be read is poisoned (unused
-// cache slots are NaN, unused page table entries out of range, workspace and outputs NaN). The bits
-// of a row must not depend on the batch, on chunking or on the run; a captured launch must serve
-// other lengths. A wrong scale must fail. Exit code 0: all passed.
+// Every answer against float64 on the device; keys and values in bf16 and e4m3, head_dim 64 and
+// 128, groups of 1 to 16 heads, pages of 8, 16 and 64 in random order, ragged lengths. Whatever
+// must not be read is poisoned (unused cache slots are NaN, unused page table entries out of range,
+// workspace and outputs NaN). The bits of a row must not depend on the batch, on chunking or on the
+// run; a captured launch must serve other lengths; rows that decode prepares itself must have the
+// bits of prepare_qkv before it. A wrong scale must fail. Exit code 0: all passed.
 //
-// attention_check [--no-timing | --bench | --bench-prefill | --profile]
+// attention_check [--no-timing | --bench | --bench-prefill | --profile | --small]; --small is for
+// compute-sanitizer
 
 #include <algorithm>
 #include <cstring>
@@ -18,7 +20,13 @@
 
 #include "backends/cuda/attention_paged.h"
 #include "base/error.h"
+#include "base/number_formats.h"
 #include "bench/gpu/common.cuh"
+#include "ops/kernels.h"
+
+namespace nibble {
+extern const SmallOps kCudaSmallOps;
+}
 
 namespace nibble::bench {
 namespace {
@@ -38,9 +46,12 @@ void expect(bool ok, const std::string& what) {
 
 struct Heads {
   int heads, kv_heads, head_dim, page_size;
+  bool is_e4m3 = false;
+  int value_bytes() const { return is_e4m3 ? 1 : 2; }
   std::string text() const {
     return std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
-           std::to_string(head_dim) + ", pages of " + std::to_string(page_size);
+           std::to_string(head_dim) + ", pages of " + std::to_string(page_size) +
+           (is_e4m3 ? ", e4m3" : "");
   }
 };
 
@@ -63,12 +74,31 @@ __device__ float random_value(int kind, int id, int position, int head, int chan
   return sum * 1.7f;
 }
 
+constexpr float kKeyScale = 0.02f;  // of e4m3
+constexpr float kValueScale = 0.3f;
+
 struct Filling {
-  __nv_bfloat16 *q, *k, *v;
+  __nv_bfloat16* q;
+  void *k, *v;
   const int32_t *page_table, *q_begin, *kv_lens, *ids;
   int64_t q_stride, table_stride;
   int heads, kv_heads, head_dim, page_size;
+  bool is_e4m3;
 };
+
+__device__ void set_value(void* cache, bool is_e4m3, int64_t at, float value, float scale) {
+  if (is_e4m3) {
+    static_cast<uint8_t*>(cache)[at] = float_to_e4m3(value / scale);
+  } else {
+    static_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16(value);
+  }
+}
+
+__device__ double value_at(const void* cache, const float* scale, int64_t at) {
+  return scale != nullptr
+             ? static_cast<double>(e4m3_to_float(static_cast<const uint8_t*>(cache)[at])) * *scale
+             : __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[at]);
+}
 
 __global__ void fill_cache(Filling f) {
   const int s = blockIdx.y;
@@ -78,8 +108,11 @@ __global__ void fill_cache(Filling f) {
     const int64_t to = (page * f.page_size + position % f.page_size) * width;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
       const int head = i / f.head_dim, channel = i % f.head_dim;
-      f.k[to + i] = __float2bfloat16(random_value(1, f.ids[s], position, head, channel));
-      f.v[to + i] = __float2bfloat16(random_value(2, f.ids[s], position, head, channel));
+      const auto value = [&](int kind) {
+        return random_value(kind, f.ids[s], position, head, channel);
+      };
+      set_value(f.k, f.is_e4m3, to + i, value(1), kKeyScale);
+      set_value(f.v, f.is_e4m3, to + i, value(2), kValueScale);
     }
   }
 }
@@ -117,10 +150,10 @@ __global__ void reference(
   __shared__ double shared[128];
   double top = -1e300;
   for (int position = threadIdx.x; position < at.keys; position += blockDim.x) {
-    const auto* k = static_cast<const __nv_bfloat16*>(c.k) + base(position);
     double sum = 0;
     for (int i = 0; i < d; ++i) {
-      sum += static_cast<double>(__bfloat162float(q[i])) * __bfloat162float(k[i]);
+      sum += static_cast<double>(__bfloat162float(q[i])) *
+             value_at(c.k, c.k_scale, base(position) + i);
     }
     score[position] = sum * c.scale;
     top = max(top, score[position]);
@@ -134,8 +167,7 @@ __global__ void reference(
   for (int position = 0; position < at.keys; ++position) {
     const double weight = exp(score[position] - top);
     sum += weight;
-    value += weight *
-             __bfloat162float(static_cast<const __nv_bfloat16*>(c.v)[base(position) + threadIdx.x]);
+    value += weight * value_at(c.v, c.v_scale, base(position) + threadIdx.x);
   }
   out[static_cast<int64_t>(blockIdx.x) * d + threadIdx.x] = value / sum;
 }
@@ -164,8 +196,10 @@ class Batch {
     const int64_t slots = pages_ * heads.page_size * heads.kv_heads * heads.head_dim;
     q_stride_ = (heads.heads + 2 * heads.kv_heads) * heads.head_dim;
     q_ = std::make_unique<DeviceArray<__nv_bfloat16>>(std::max<int64_t>(1, tokens_) * q_stride_);
-    k_ = std::make_unique<DeviceArray<__nv_bfloat16>>(slots);
-    v_ = std::make_unique<DeviceArray<__nv_bfloat16>>(slots);
+    k_ = std::make_unique<DeviceArray<uint8_t>>(slots * heads.value_bytes());
+    v_ = std::make_unique<DeviceArray<uint8_t>>(slots * heads.value_bytes());
+    scales_ = std::make_unique<DeviceArray<float>>(2);
+    scales_->set(std::vector<float>{kKeyScale, kValueScale});
     table_ = std::make_unique<DeviceArray<int32_t>>(seqs * table_stride_);
     begin_ = std::make_unique<DeviceArray<int32_t>>(seqs + 1);
     lens_ = std::make_unique<DeviceArray<int32_t>>(seqs);
@@ -193,6 +227,10 @@ class Batch {
     c.q = q_->get();
     c.k = k_->get();
     c.v = v_->get();
+    if (heads_.is_e4m3) {
+      c.k_scale = scales_->get();
+      c.v_scale = scales_->get() + 1;
+    }
     c.page_table = table_->get();
     c.q_begin = begin_->get();
     c.kv_lens = lens_->get();
@@ -235,6 +273,15 @@ class Batch {
   }
 
   std::vector<uint16_t> out() const { return out_->host(); }
+  std::vector<uint8_t> cache() const {
+    std::vector<uint8_t> both = k_->host();
+    const std::vector<uint8_t> v = v_->host();
+    both.insert(both.end(), v.begin(), v.end());
+    return both;
+  }
+  /// The pages in the order in which sequences take them.
+  const std::vector<int32_t>& pages() const { return order_; }
+  DeviceArray<__nv_bfloat16>& rows() { return *q_; }
   int64_t width() const { return static_cast<int64_t>(heads_.heads) * heads_.head_dim; }
   std::vector<uint16_t> row(const std::vector<uint16_t>& out, int64_t row) const {
     return {out.begin() + row * width(), out.begin() + (row + 1) * width()};
@@ -317,7 +364,8 @@ class Batch {
                     heads_.heads,
                     heads_.kv_heads,
                     heads_.head_dim,
-                    heads_.page_size};
+                    heads_.page_size,
+                    heads_.is_e4m3};
     const dim3 grid(64, static_cast<unsigned>(seqs));
     fill_cache<<<grid, 256>>>(f);
     fill_queries<<<grid, 256>>>(f);
@@ -330,7 +378,9 @@ class Batch {
   int64_t tokens_ = 0, pages_ = 0, table_stride_ = 0, q_stride_ = 0;
   int all_ = 1;
   std::vector<int32_t> order_;
-  std::unique_ptr<DeviceArray<__nv_bfloat16>> q_, k_, v_;
+  std::unique_ptr<DeviceArray<__nv_bfloat16>> q_;
+  std::unique_ptr<DeviceArray<uint8_t>> k_, v_;
+  std::unique_ptr<DeviceArray<float>> scales_;
   std::unique_ptr<DeviceArray<int32_t>> table_, begin_, lens_, ids_;
   std::unique_ptr<DeviceArray<uint16_t>> out_;
   std::unique_ptr<DeviceArray<uint8_t>> workspace_;
@@ -350,6 +400,23 @@ constexpr double kTolerance = 6e-3;
 #include "tests/gpu/attention_prefill_checks.cuh"
 #include "tests/gpu/attention_times.cuh"
 
+/// Every kernel once or twice, on little data.
+void check_few_small() {
+  for (const bool is_e4m3 : {false, true}) {
+    for (const int dim : {128, 64}) {
+      check_decode_prepared({8, 2, dim, 16, is_e4m3}, {300, 0, 17}, dim / 2, HeadNorm::Bf16);
+      check_decode_values({8, 2, dim, 16, is_e4m3}, {300, 1, 20, 257});
+      std::vector<int> many(20, 30);
+      many[3] = 600;
+      many[7] = 0;
+      check_decode_values({8, 2, dim, 16, is_e4m3}, many);
+      check_decode_values({12, 1, dim, 16, is_e4m3}, {300, 33});
+      Batch batch({8, 2, dim, 16, is_e4m3}, {{0, 70, 70}, {1, 200, 40}, {2, 31, 0}}, 7);
+      expect(batch.error(batch.run(Kind::Prefill), 300, 1) < kTolerance, "prefill of little");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble::bench
 
@@ -366,14 +433,16 @@ int main(int argc, char** argv) {
       run_for_profile();
       return 0;
     }
-    if (mode.rfind("--bench", 0) != 0) {
+    if (mode == "--small") {
+      check_few_small();
+    } else if (mode.rfind("--bench", 0) != 0) {
       check_decode();
       std::printf("decode done, %d failures\n", failures);
       std::fflush(stdout);
       check_prefill();
       std::printf("prefill done, %d failures\n", failures);
     }
-    if (failures == 0 && mode != "--no-timing") {
+    if (failures == 0 && mode != "--no-timing" && mode != "--small") {
       if (mode != "--bench-prefill") {
         print_decode_times();
       }

@@ -74,11 +74,14 @@ void check_prefill() {
       for (const int page : {16, 8, 64, 256}) {
         if (page == 16 || heads == 32) {
           check_prefill_values({heads, kv_heads, dim, page});
+          check_prefill_values({heads, kv_heads, dim, page, true});
         }
       }
     }
-    check_prefill_chunks({32, 8, dim, 16});
-    check_prefill_chunks({8, 8, dim, 16});
-    check_prefill_chunks({28, 4, dim, 64});
+    for (const bool is_e4m3 : {false, true}) {
+      check_prefill_chunks({32, 8, dim, 16, is_e4m3});
+      check_prefill_chunks({8, 8, dim, 16, is_e4m3});
+      check_prefill_chunks({28, 4, dim, 64, is_e4m3});
+    }
   }
 }

@@ -63,13 +63,24 @@ double graph_us(int calls, const std::function<void(int, cudaStream_t)>& call) {
   return times[times.size() / 2];
 }
 
+/// Codes below 1 in magnitude: random values whose exponents do not overflow.
+__global__ void fill_e4m3(uint8_t* out, int64_t count, uint64_t seed) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    out[i] = static_cast<uint8_t>(hash32(seed + static_cast<uint64_t>(i)) & 0xB7u);
+  }
+}
+
 /// Several calls' worth of pages in one cache, in random order.
 struct TimedBatch {
   Heads heads;
   std::vector<int> lengths;
   int calls;
   int64_t pages_a_call = 0, most_pages = 1, kv_bytes = 0;
-  std::unique_ptr<DeviceArray<__nv_bfloat16>> k, v, q;
+  std::unique_ptr<DeviceArray<uint8_t>> k, v;
+  std::unique_ptr<DeviceArray<__nv_bfloat16>> q;
+  std::unique_ptr<DeviceArray<float>> one;
   std::unique_ptr<DeviceArray<uint16_t>> out;
   std::unique_ptr<DeviceArray<int32_t>> table, begin, lens;
   std::unique_ptr<DeviceArray<uint8_t>> workspace;
@@ -82,16 +93,24 @@ struct TimedBatch {
       const int64_t pages = (length + h.page_size - 1) / h.page_size;
       pages_a_call += pages;
       most_pages = std::max(most_pages, pages);
-      kv_bytes += static_cast<int64_t>(length) * h.kv_heads * h.head_dim * 4;
+      kv_bytes += static_cast<int64_t>(length) * h.kv_heads * h.head_dim * 2 * h.value_bytes();
     }
     calls = static_cast<int>(std::clamp<int64_t>(400'000'000 / kv_bytes + 1, 2, 60));
     const int64_t values = pages_a_call * calls * h.page_size * h.kv_heads * h.head_dim;
-    k = std::make_unique<DeviceArray<__nv_bfloat16>>(values);
-    v = std::make_unique<DeviceArray<__nv_bfloat16>>(values);
+    k = std::make_unique<DeviceArray<uint8_t>>(values * h.value_bytes());
+    v = std::make_unique<DeviceArray<uint8_t>>(values * h.value_bytes());
+    one = std::make_unique<DeviceArray<float>>(1);
+    one->set(std::vector<float>{1.0f});
     const int64_t q_values = seqs * rows * (h.heads + 2 * h.kv_heads) * h.head_dim;
     q = std::make_unique<DeviceArray<__nv_bfloat16>>(q_values);
-    fill_activations<<<2048, 256>>>(k->get(), values, 1, false);
-    fill_activations<<<2048, 256>>>(v->get(), values, 2, false);
+    for (const auto& [cache, seed] : {std::pair{k->get(), 1}, std::pair{v->get(), 2}}) {
+      if (h.is_e4m3) {
+        fill_e4m3<<<2048, 256>>>(cache, values, static_cast<uint64_t>(seed) << 40);
+      } else {
+        fill_activations<<<2048, 256>>>(
+            reinterpret_cast<__nv_bfloat16*>(cache), values, static_cast<uint64_t>(seed), false);
+      }
+    }
     fill_activations<<<2048, 256>>>(q->get(), q_values, 3, false);
     CUDA_CHECK(cudaGetLastError());
     out = std::make_unique<DeviceArray<uint16_t>>(seqs * rows * h.heads * h.head_dim);
@@ -127,6 +146,9 @@ struct TimedBatch {
     c.q = q->get();
     c.k = k->get();
     c.v = v->get();
+    if (heads.is_e4m3) {
+      c.k_scale = c.v_scale = one->get();
+    }
     c.page_table = table->get() + which * static_cast<int64_t>(lengths.size()) * most_pages;
     c.q_begin = begin->get();
     c.kv_lens = lens->get();
@@ -162,7 +184,7 @@ void print_decode_time(const Heads& heads,
         data + static_cast<int64_t>(i % (batch.calls / 2)) * 2 * part, 2 * part, sink.get());
   });
   std::printf("%-34s %6d/%-3d %4d %4d %9.1f %9.1f %9.1f %9.1f %7.0f %6.1f\n",
-              name.c_str(),
+              (name + (heads.is_e4m3 ? ", e4m3" : "")).c_str(),
               heads.heads,
               heads.kv_heads,
               heads.head_dim,
@@ -241,7 +263,25 @@ void print_decode_times() {
   print_decode_time(usual, "28 x 512 + 4 x 16384", some_long);
   print_decode_time(usual, "64 log-uniform 128..32768", log_uniform(64, 128, 32768));
   print_decode_time(usual, "256 log-uniform 64..8192", log_uniform(256, 64, 8192));
+  for (const auto& [seqs, context] : {std::pair{1, 128},
+                                      std::pair{1, 1024},
+                                      std::pair{1, 8192},
+                                      std::pair{1, 32768},
+                                      std::pair{8, 1024},
+                                      std::pair{32, 1024},
+                                      std::pair{64, 1024},
+                                      std::pair{256, 1024},
+                                      std::pair{8, 8192},
+                                      std::pair{32, 8192},
+                                      std::pair{64, 8192},
+                                      std::pair{128, 8192}}) {
+    print_decode_time({32, 8, 128, 16, true},
+                      std::to_string(seqs) + " x " + std::to_string(context),
+                      std::vector<int>(seqs, context));
+  }
   for (const Heads& heads : {Heads{64, 8, 128, 16},
+                             Heads{64, 8, 128, 16, true},
+                             Heads{32, 8, 64, 16, true},
                              Heads{32, 8, 64, 16},
                              Heads{32, 2, 128, 16},
                              Heads{32, 8, 128, 64}}) {
@@ -262,7 +302,7 @@ void print_prefill_time(const Heads& heads, int seqs, int rows, int length) {
   });
   const double pairs = static_cast<double>(rows) * (length - rows) + 0.5 * rows * (rows + 1.0);
   const double flops = 4.0 * pairs * seqs * heads.heads * heads.head_dim;
-  std::printf("%d x %d on %-6d %10d/%-3d %4d %4d %10.1f %10.1f %9.0f %6.1f\n",
+  std::printf("%d x %d on %-6d %10d/%-3d %4d %4d %10.1f %10.1f %9.0f %6.1f%s\n",
               seqs,
               rows,
               length - rows,
@@ -273,7 +313,8 @@ void print_prefill_time(const Heads& heads, int seqs, int rows, int length) {
               flops / 790e6,
               own,
               flops / own / 1e6,
-              flops / own / 7.9e6);
+              flops / own / 7.9e6,
+              heads.is_e4m3 ? "  e4m3" : "");
   std::fflush(stdout);
 }
 
@@ -287,7 +328,8 @@ void print_prefill_times() {
               "kernel",
               "TFLOP/s",
               "% 790");
-  for (const Heads& heads : {Heads{32, 8, 128, 16}, Heads{64, 8, 128, 16}}) {
+  for (const Heads& heads :
+       {Heads{32, 8, 128, 16}, Heads{32, 8, 128, 16, true}, Heads{64, 8, 128, 16}}) {
     print_prefill_time(heads, 1, 512, 512);
     print_prefill_time(heads, 1, 2048, 2048);
     print_prefill_time(heads, 1, 8192, 8192);
@@ -299,5 +341,6 @@ void print_prefill_times() {
   print_prefill_time({32, 8, 128, 64}, 1, 8192, 8192);
   print_prefill_time({32, 8, 64, 16}, 1, 2048, 2048);
   print_prefill_time({32, 8, 64, 16}, 1, 8192, 8192);
+  print_prefill_time({32, 8, 64, 16, true}, 1, 8192, 8192);
   print_prefill_time({32, 32, 128, 16}, 1, 2048, 2048);
 }

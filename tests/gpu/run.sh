@@ -38,6 +38,7 @@ step w4a16_check w4a16_check
 step w4a16_check_sm80 w4a16_check --kernel sm80
 step kernels_check kernels_check
 step attention_check attention_check --no-timing
+step overlap_check overlap_check
 step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a16_sm80:*nvfp4_w4a4_sm90:*cublaslt*:*gemm_bf16_rows_sm90:*gemm_bf16_rows_cuda"
 step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"

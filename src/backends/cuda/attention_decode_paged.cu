@@ -1,6 +1,7 @@
 // attention_decode_paged: one query row a sequence over a paged KV cache.
 //
-// Contract: PagedAttention (attention_paged.h), head_dim 64 or 128, up to 16 heads a KV head. Needs
+// Contract: PagedAttention (attention_paged.h), head_dim 64 or 128, up to 16 heads a KV head, bf16
+// or e4m3 keys and values. Few sequences go to attention_decode_few.cu, with the same bits. Needs
 // no plan from the host: the blocks read kv_lens and cut the work themselves, so a captured launch
 // serves other lengths. The bits of a row depend on its own KV, its length and the head counts
 // only.
@@ -19,55 +20,27 @@
 // Why cp.async: a row of one KV head is 128 or 256 bytes, and the next one lies kv_heads rows on;
 // bulk copies that small are limited by their issue rate.
 #include <algorithm>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "backends/cuda/attention_paged.h"
+#include "backends/cuda/attention_decode.cuh"
 #include "backends/cuda/cuda_check.h"
-#include "backends/cuda/device/attention.cuh"
 #include "base/check.h"
 
 namespace nibble::cuda {
 
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * 32;
+using Params = DecodeParams;
+
+constexpr int kWarps = kDecodeWarps;
+constexpr int kThreads = kDecodeThreads;
 constexpr int kStages = 2;
-constexpr int kBuffers = 4;        // chunks by which the first warp may be ahead of the last
-constexpr int kStageBytes = 4096;  // of K, and of V
-constexpr int kBlocksPerSm = 2;
-constexpr int kMinChunkShift = 8;   // chunks of 256 tokens at least,
-constexpr int kMostChunkShift = 9;  // of 512 at most while that gives no more than max_chunks
+constexpr int kBuffers = 4;      // chunks by which the first warp may be ahead of the last
+constexpr int kFewChunks = 512;  // of all sequences, if long; up to there the kernel for few runs
 constexpr int kChunkOverhead = 48;  // tokens whose reading costs what a chunk costs besides
-constexpr float kMinusInfinity = -__builtin_huge_valf();
-
-struct Params {
-  PagedAttention call;
-  float scale_log2;
-  int page_shift;
-  int group;
-  int chunks_log2;     // a sequence has as many chunks or fewer up to 512 tokens a chunk
-  int max_chunks;      // twice that
-  uint32_t* counters;  // [blocks]: chunks that are stored of the head begun there
-  float2* summary;     // [blocks, max_chunks, group]: maximum (base 2), sum
-  float* partial;      // [blocks, max_chunks, group, head_dim]
-};
-
-/// How a sequence is cut; a function of its length and the head counts. Chunks are a power of two.
-struct Cut {
-  int shift;  // of a chunk's tokens
-  int count;
-  __device__ __forceinline__ int tokens() const { return 1 << shift; }
-};
-
-__device__ __forceinline__ Cut cut_of(int length, const Params& p) {
-  const int log2 = 32 - __clz(length - 1);  // rounded up
-  const int shift = max(max(kMinChunkShift, log2 - p.chunks_log2 - 1),
-                        min(kMostChunkShift, log2 - p.chunks_log2));
-  return {shift, (length + (1 << shift) - 1) >> shift};
-}
 
 // ---- the stretch of a block ----
 
@@ -91,10 +64,6 @@ struct Stretch {
 /// In units of 8 tokens; 1 while there is a block for each chunk.
 __device__ __forceinline__ int chunk_weight(int length, const Cut& cut, bool by_weight) {
   return by_weight ? ((cut.count == 1 ? length : cut.tokens()) + kChunkOverhead + 7) / 8 : 1;
-}
-
-__device__ __forceinline__ int length_of(const Params& p, int sequence) {
-  return sequence < p.call.seqs ? max(p.call.kv_lens[sequence], 0) : 0;
 }
 
 /// The first chunk at or after `target` (0 <= target < head_weight) in one head; sets the weight
@@ -237,115 +206,11 @@ struct Walk {
   __device__ __forceinline__ int tokens() const { return min(cut.tokens(), length - begin()); }
 };
 
-/// Rows of empty sequences are zeros.
-template <int kDim>
-__device__ void clear_empty_rows(const Params& p) {
-  for (int s = static_cast<int>(blockIdx.x); s < p.call.seqs; s += static_cast<int>(gridDim.x)) {
-    if (p.call.kv_lens[s] <= 0) {
-      wait_for_previous_kernel();
-      auto* out =
-          static_cast<uint32_t*>(p.call.out) + static_cast<int64_t>(s) * p.call.heads * kDim / 2;
-      for (int i = static_cast<int>(threadIdx.x); i < p.call.heads * kDim / 2; i += kThreads) {
-        out[i] = 0;
-      }
-    }
-  }
-}
-
-/// Folds a later part into an earlier one: both kernels must do this with the same instructions.
-template <int kCount>
-__device__ __forceinline__ void fold(float& top,
-                                     float& sum,
-                                     float (&values)[kCount],
-                                     float later_top,
-                                     float later_sum,
-                                     const float (&later)[kCount]) {
-  const float highest = fmaxf(top, later_top);
-  const float keep = exp2_fast(top - highest);
-  const float add = exp2_fast(later_top - highest);
-  top = highest;
-  sum = __fmaf_rn(later_sum, add, __fmul_rn(sum, keep));
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    values[i] = __fmaf_rn(later[i], add, __fmul_rn(values[i], keep));
-  }
-}
-
-template <int kCount>
-__device__ __forceinline__ void store_row(__nv_bfloat16* out,
-                                          const float (&values)[kCount],
-                                          float sum) {
-  static_assert(kCount == 4);
-  const float inverse = 1.0f / sum;
-  *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(values[0] * inverse, values[1] * inverse),
-                                              pack_bf16(values[2] * inverse, values[3] * inverse));
-}
-
-template <int kDim>
-__device__ __forceinline__ __nv_bfloat16* out_row(const Params& p, const Place& at, int head) {
-  return static_cast<__nv_bfloat16*>(p.call.out) +
-         (static_cast<int64_t>(at.sequence) * p.call.heads + at.head * p.group + head) * kDim;
-}
-
-// ---- heads that several blocks share ----
-
-/// After a block has stored its part of a head, `mine` of `count` chunks: the last block to come
-/// here folds the parts. Slot 0 of `first_block` holds what that block folded: the chunks that
-/// begin less than `room` after the head's first. By all threads.
-template <int kDim>
-__device__ void finish_if_last(
-    const Params& p, const Place& at, int count, int mine, int first_block, int room, int each) {
-  constexpr int kOwn = 4;
-  constexpr int kBatch = 8;  // parts whose loads are in flight
-  __shared__ int is_last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    const auto before = add_acquire_release(p.counters + first_block, static_cast<uint32_t>(mine));
-    is_last = static_cast<int>(before) + mine == count ? 1 : 0;
-    if (is_last != 0) {
-      p.counters[first_block] = 0;
-    }
-  }
-  __syncthreads();
-  if (is_last == 0) {
-    return;
-  }
-  const int folded = (room + each - 1) / each;
-  const int64_t first = static_cast<int64_t>(first_block) * p.max_chunks;
-  for (int i = static_cast<int>(threadIdx.x) * kOwn; i < p.group * kDim; i += kThreads * kOwn) {
-    const int head = i / kDim;
-    const float* partial = p.partial + first * p.group * kDim + i;
-    const float2* summary = p.summary + first * p.group + head;
-    const float4 begin = __ldcg(reinterpret_cast<const float4*>(partial));
-    float values[kOwn] = {begin.x, begin.y, begin.z, begin.w};
-    float2 all = __ldcg(summary);
-    for (int chunk = folded; chunk < count; chunk += kBatch) {
-      float4 later[kBatch];
-      float2 of_chunk[kBatch];
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int64_t from = min(chunk + j, count - 1);
-        later[j] = __ldcg(reinterpret_cast<const float4*>(partial + from * p.group * kDim));
-        of_chunk[j] = __ldcg(summary + from * p.group);
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        if (chunk + j < count) {
-          const float v[kOwn] = {later[j].x, later[j].y, later[j].z, later[j].w};
-          fold(all.x, all.y, values, of_chunk[j].x, of_chunk[j].y, v);
-        }
-      }
-    }
-    store_row(out_row<kDim>(p, at, head) + i % kDim, values, all.y);
-  }
-}
-
 // ---- the kernel ----
 
 /// kRows: 8 or 16, at least the group.
 template <int kDim, int kRows>
 struct Layout {
-  static constexpr int kStageTokens = kStageBytes / (kDim * 2);
   static constexpr int kRing = kWarps * kStages * 2 * kStageBytes;
   static constexpr int kRowsBytes = kRows * kDim * 4;
   static constexpr int kChunk = kRing;  // kBuffers of [rows, head_dim] f32: warps so far
@@ -355,71 +220,12 @@ struct Layout {
   static constexpr int kBytes = kTurns + kBuffers * kWarps * 8;
 };
 
-/// A warp's result: rows lane / 4 and, with 16 rows, 8 more; columns 8 i + 2 (lane % 4) + {0, 1}.
-template <int kDim, int kRows>
-struct Result {
-  static constexpr int kHalves = kRows / 8;
-  float o[kDim / 8][4];
-  float top[kHalves];
-  float sum[kHalves];
-
-  // Rows are a multiple of all banks apart: columns are spread.
-  static __device__ __forceinline__ float2* place(float* rows, int row, int i) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    return reinterpret_cast<float2*>(rows + row * kDim + (i ^ (row & 7)) * 8 + 2 * (lane % 4));
-  }
-  __device__ __forceinline__ void store(float* rows, float2* sums, int group) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int row = half * 8 + lane / 4;
-      if (row < group) {
-#pragma unroll
-        for (int i = 0; i < kDim / 8; ++i) {
-          *place(rows, row, i) = make_float2(o[i][half * 2], o[i][half * 2 + 1]);
-        }
-        sums[row] = make_float2(top[half], sum[half]);
-      }
-    }
-  }
-  /// Becomes the fold of what is stored and this.
-  __device__ __forceinline__ void fold_after(float* rows, const float2* sums, int group) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int row = half * 8 + lane / 4;
-      if (row < group) {
-        float earlier_top = sums[row].x;
-        float earlier_sum = sums[row].y;
-#pragma unroll
-        for (int i = 0; i < kDim / 8; ++i) {
-          const float2 v = *place(rows, row, i);
-          float earlier[2] = {v.x, v.y};
-          const float later[2] = {o[i][half * 2], o[i][half * 2 + 1]};
-          float t = earlier_top;
-          float u = earlier_sum;
-          fold(t, u, earlier, top[half], sum[half], later);
-          o[i][half * 2] = earlier[0];
-          o[i][half * 2 + 1] = earlier[1];
-        }
-        float none[1] = {0.0f};
-        fold(earlier_top, earlier_sum, none, top[half], sum[half], none);
-        top[half] = earlier_top;
-        sum[half] = earlier_sum;
-      }
-    }
-  }
-};
-
-template <int kDim, int kRows>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged(
+template <typename Cache, int kDim, int kRows>
+__global__ void __launch_bounds__(kThreads, kDecodeBlocksPerSm) attention_decode_paged(
     const __grid_constant__ Params p) {
   using L = Layout<kDim, kRows>;
-  constexpr int kTokens = L::kStageTokens;  // a stage
-  constexpr int kTiles = kTokens / 8;       // of eight tokens
-  constexpr int kSteps = kDim / 16;
-  constexpr int kSegments = kDim / 8;  // of 16 bytes a row
-  constexpr int kLanesRows = 32 / kSegments;
+  using Stage = DecodeStage<Cache, kDim>;
+  constexpr int kTokens = Stage::kTokens;
   constexpr int kPasses = kRows / 8;
 
   extern __shared__ __align__(128) uint8_t ring[];
@@ -450,11 +256,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
 
   // ---- copies
   const uint32_t own_ring = shared_address(ring) + warp * (kStages * 2 * kStageBytes);
-  const int lane_row = lane / kSegments;
-  const int lane_segment = lane % kSegments;
-  const int64_t token_bytes = static_cast<int64_t>(p.call.kv_heads) * kDim * 2;
-  const int page_mask = p.call.page_size - 1;
-
   Walk ahead{stretch.begin, 0, {}};
   ahead.load(p, end);
   Walk walk = ahead;
@@ -473,28 +274,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     if (ahead_live) {
       const int first = ahead.begin() + ahead_token;
       const int32_t* table = p.call.page_table + ahead.at.sequence * p.call.table_stride;
-      const uint32_t to = own_ring + slot * (2 * kStageBytes);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        // Eight tokens lie in one page.
-        const int position = first + tile * 8;
-        const int inside = min(position, ahead.length - 1);
-        const int page = __ldg(table + (inside >> p.page_shift));
-        const int64_t token =
-            (static_cast<int64_t>(page) << p.page_shift) + (inside & page_mask & ~7);
-        const int64_t offset = token * token_bytes + ahead.at.head * (kDim * 2) + lane_segment * 16;
-        const auto* k = static_cast<const uint8_t*>(p.call.k) + offset;
-        const auto* v = static_cast<const uint8_t*>(p.call.v) + offset;
-#pragma unroll
-        for (int i = 0; i < 8 / kLanesRows; ++i) {
-          const int row = i * kLanesRows + lane_row;
-          const bool valid = position + row < ahead.length;
-          const uint32_t at =
-              to + (tile * 8 + row) * (kDim * 2) + ((lane_segment ^ row) & (kSegments - 1)) * 16;
-          copy_async_16(at, k + row * token_bytes, valid);
-          copy_async_16(at + kStageBytes, v + row * token_bytes, valid);
-        }
-      }
+      Stage::copy(p,
+                  table,
+                  ahead.at.head,
+                  first,
+                  ahead.length,
+                  ahead.length,
+                  own_ring + slot * (2 * kStageBytes));
       ahead_token += kWarps * kTokens;
       settle();
     }
@@ -512,13 +298,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     wait_for_previous_kernel();
   }
 
-  // ---- addresses of the matrices in a stage
-  const int k_row = (lane & 7) + (lane >= 16 ? 8 : 0);
-  const int k_half = (lane >> 3) & 1;
-  const int v_row = (lane & 7) + (lane & 8);
-  const int v_half = lane >> 4;
-
-  uint32_t q[kSteps][kRows / 4];
+  const float2 scales = scales_of<Cache>(p);
+  Queries<Cache, kDim, kRows> q;
   int q_sequence = -1;
   int q_head = -1;
   bool folds = false;  // this block began with the head's chunk 0
@@ -539,140 +320,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
     if (at.sequence != q_sequence || at.head != q_head) {
       q_sequence = at.sequence;
       q_head = at.head;
-      const auto* row = static_cast<const __nv_bfloat16*>(p.call.q) +
-                        at.sequence * p.call.q_stride +
-                        static_cast<int64_t>(at.head) * p.group * kDim + 2 * (lane % 4);
-#pragma unroll
-      for (int half = 0; half < kPasses; ++half) {
-        const int head = lane / 4 + half * 8;
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            q[step][i * kPasses + half] =
-                head < p.group
-                    ? *reinterpret_cast<const uint32_t*>(row + head * kDim + step * 16 + i * 8)
-                    : 0;
-          }
-        }
-      }
+      q.load(static_cast<const __nv_bfloat16*>(p.call.q) + at.sequence * p.call.q_stride +
+                 static_cast<int64_t>(at.head) * p.group * kDim,
+             kDim,
+             p.group);
     }
 
-    Result<kDim, kRows> result;
-    auto& o = result.o;
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
-      o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
-    }
-#pragma unroll
-    for (int half = 0; half < kPasses; ++half) {
-      result.top[half] = kMinusInfinity;
-      result.sum[half] = 0.0f;
-    }
+    Result<Cache, kDim, kRows> result;
+    result.clear();
     for (int token = warp * kTokens; token < tokens; token += kWarps * kTokens) {
       copy_async_wait<kStages - 2>();
       __syncwarp();
       // All lanes are done with the stage before this one: fill it.
       copy_stage(slot == 0 ? kStages - 1 : slot - 1);
-      const uint32_t k_stage = own_ring + slot * (2 * kStageBytes);
-      const uint32_t v_stage = k_stage + kStageBytes;
-      float s[kTiles][4];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        s[tile][0] = s[tile][1] = s[tile][2] = s[tile][3] = 0.0f;
-      }
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        uint32_t a[4];
-        a[0] = q[step][0];
-        a[1] = kPasses == 2 ? q[step][1] : 0;
-        a[2] = q[step][kPasses];
-        a[3] = kPasses == 2 ? q[step][kPasses + kPasses - 1] : 0;
-#pragma unroll
-        for (int pair = 0; pair < kTiles / 2; ++pair) {
-          const int segment = (step * 2 + k_half) ^ (k_row & 7);
-          const uint4 b = load_matrices(k_stage + (pair * 16 + k_row) * (kDim * 2) + segment * 16);
-          mma_m16n8k16(s[pair * 2], a, b.x, b.y);
-          mma_m16n8k16(s[pair * 2 + 1], a, b.z, b.w);
-        }
-      }
-      const int left = length - begin - token;  // tokens of this stage that exist, or more
-      if (left < kTokens) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (tile * 8 + 2 * (lane % 4) + i % 2 >= left) {
-              s[tile][i] = kMinusInfinity;
-            }
-          }
-        }
-      }
-      float keep[kPasses];
-#pragma unroll
-      for (int half = 0; half < kPasses; ++half) {
-        float highest = fmaxf(s[0][half * 2], s[0][half * 2 + 1]);
-#pragma unroll
-        for (int tile = 1; tile < kTiles; ++tile) {
-          highest = fmaxf(highest, fmaxf(s[tile][half * 2], s[tile][half * 2 + 1]));
-        }
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-        highest = fmaxf(result.top[half], highest * p.scale_log2);
-        keep[half] = exp2_fast(result.top[half] - highest);
-        result.top[half] = highest;
-        float total = 0.0f;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float& x = s[tile][half * 2 + i];
-            x = exp2_fast(__fmaf_rn(x, p.scale_log2, -highest));
-            total += x;
-          }
-        }
-        result.sum[half] = __fmaf_rn(result.sum[half], keep[half], total);
-      }
-      bool moved = keep[0] != 1.0f;
-      if constexpr (kPasses == 2) {
-        moved = moved || keep[1] != 1.0f;
-      }
-      if (__any_sync(~0u, moved)) {
-#pragma unroll
-        for (int i = 0; i < kDim / 8; ++i) {
-          o[i][0] *= keep[0];
-          o[i][1] *= keep[0];
-          if constexpr (kPasses == 2) {
-            o[i][2] *= keep[1];
-            o[i][3] *= keep[1];
-          }
-        }
-      }
-#pragma unroll
-      for (int pair = 0; pair < kTiles / 2; ++pair) {
-        uint32_t a[4];
-        a[0] = pack_bf16(s[pair * 2][0], s[pair * 2][1]);
-        a[2] = pack_bf16(s[pair * 2 + 1][0], s[pair * 2 + 1][1]);
-        a[1] = kPasses == 2 ? pack_bf16(s[pair * 2][2], s[pair * 2][3]) : 0;
-        a[3] = kPasses == 2 ? pack_bf16(s[pair * 2 + 1][2], s[pair * 2 + 1][3]) : 0;
-#pragma unroll
-        for (int i = 0; i < kDim / 16; ++i) {
-          const int segment = (i * 2 + v_half) ^ (v_row & 7);
-          const uint4 b =
-              load_matrices_transposed(v_stage + (pair * 16 + v_row) * (kDim * 2) + segment * 16);
-          mma_m16n8k16(o[i * 2], a, b.x, b.y);
-          mma_m16n8k16(o[i * 2 + 1], a, b.z, b.w);
-        }
-      }
+      attend_stage(
+          q, own_ring + slot * (2 * kStageBytes), length - begin - token, scales.x, result);
       slot = slot + 1 == kStages ? 0 : slot + 1;
     }
 
     // ---- the chunk's result: warps in turn
-#pragma unroll
-    for (int half = 0; half < kPasses; ++half) {
-      result.sum[half] += __shfl_xor_sync(~0u, result.sum[half], 1);
-      result.sum[half] += __shfl_xor_sync(~0u, result.sum[half], 2);
-    }
+    result.add_up();
     const bool begins = at.chunk == 0;
     if (begins) {
       folds = true;
@@ -716,28 +383,37 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) attention_decode_paged
         for (int half = 0; half < kPasses; ++half) {
           const int head = half * 8 + lane / 4;
           if (head < p.group && stores) {
-            float* to = p.partial + (place * p.group + head) * kDim + 2 * (lane % 4);
+            float* to = p.partial + (place * p.group + head) * kDim;
 #pragma unroll
-            for (int i = 0; i < kDim / 8; ++i) {
-              *reinterpret_cast<float2*>(to + i * 8) =
-                  make_float2(o[i][half * 2], o[i][half * 2 + 1]);
+            for (int i = 0; i < result.kPieces; ++i) {
+              result.store(to + result.column(i), i, half);
             }
             p.summary[place * p.group + head] = make_float2(result.top[half], result.sum[half]);
           } else if (head < p.group) {
-            const float inverse = 1.0f / result.sum[half];
-            __nv_bfloat16* to = out_row<kDim>(p, at, head) + 2 * (lane % 4);
+            const float inverse = scales.y / result.sum[half];
+            __nv_bfloat16* to = out_row<kDim>(p, at.sequence, at.head * p.group + head);
 #pragma unroll
-            for (int i = 0; i < kDim / 8; ++i) {
-              *reinterpret_cast<uint32_t*>(to + i * 8) =
-                  pack_bf16(o[i][half * 2] * inverse, o[i][half * 2 + 1] * inverse);
+            for (int i = 0; i < result.kPieces; ++i) {
+#pragma unroll
+              for (int j = 0; j < result.kPiece; j += 2) {
+                *reinterpret_cast<uint32_t*>(to + result.column(i) + j) =
+                    pack_bf16(result.at(i, half, j) * inverse, result.at(i, half, j + 1) * inverse);
+              }
             }
           }
         }
       }
     }
     if (stores && (last || leaves)) {
-      finish_if_last<kDim>(
-          p, at, cut.count, mine, first_block, (first_block + 1) * stretch.quota - head_base, each);
+      const int room = (first_block + 1) * stretch.quota - head_base;
+      finish_if_last<kDim>(p,
+                           at.sequence,
+                           at.head,
+                           cut.count,
+                           mine,
+                           first_block,
+                           (room + each - 1) / each,
+                           scales.y);
     }
     if (last) {
       folds = false;
@@ -754,7 +430,7 @@ int num_blocks() {
     int count = 0;
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count * kBlocksPerSm;
+    return count * kDecodeBlocksPerSm;
   }();
   return kCount;
 }
@@ -764,10 +440,10 @@ int chunks_log2(int heads, int kv_heads) { return kv_heads >= 8 || heads / kv_he
 
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-template <int kDim, int kRows>
+template <typename Cache, int kDim, int kRows>
 void launch(const Params& params, cudaStream_t stream) {
   using L = Layout<kDim, kRows>;
-  const auto kernel = attention_decode_paged<kDim, kRows>;
+  const auto kernel = attention_decode_paged<Cache, kDim, kRows>;
   static const bool kReady = [&] {
     CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, L::kBytes));
@@ -788,6 +464,11 @@ void launch(const Params& params, cudaStream_t stream) {
 }
 
 }  // namespace
+
+bool attention_decode_is_few(int seqs, int heads, int kv_heads) {
+  return heads / kv_heads <= kMaxGroup &&
+         seqs * kv_heads * (2 << chunks_log2(heads, kv_heads)) <= kFewChunks;
+}
 
 int64_t attention_decode_counters() { return num_blocks(); }
 
@@ -819,13 +500,23 @@ void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stre
   params.summary = reinterpret_cast<float2*>(at);
   at += round_up(rows * 8);
   params.partial = reinterpret_cast<float*>(at);
-  const bool few = params.group <= 8;
   CHECK(call.head_dim == 64 || call.head_dim == 128, "head_dim ", call.head_dim);
-  if (call.head_dim == 128) {
-    few ? launch<128, 8>(params, stream) : launch<128, 16>(params, stream);
-  } else {
-    few ? launch<64, 8>(params, stream) : launch<64, 16>(params, stream);
+  if (attention_decode_is_few(call.seqs, call.heads, call.kv_heads)) {
+    launch_attention_decode_few(params, stream);
+    return;
   }
+  CHECK(call.prepare.positions == nullptr, "many sequences come prepared");
+  const auto by_rows = [&](auto cache, auto dim) {
+    using Cache = decltype(cache);
+    constexpr int kDim = decltype(dim)::value;
+    params.group <= 8 ? launch<Cache, kDim, 8>(params, stream)
+                      : launch<Cache, kDim, 16>(params, stream);
+  };
+  const auto by_dim = [&](auto cache) {
+    call.head_dim == 128 ? by_rows(cache, std::integral_constant<int, 128>{})
+                         : by_rows(cache, std::integral_constant<int, 64>{});
+  };
+  call.k_scale != nullptr ? by_dim(uint8_t{}) : by_dim(__nv_bfloat16{});
 }
 
 }  // namespace nibble::cuda

@@ -9,16 +9,35 @@ struct CUstream_st;
 
 namespace nibble::cuda {
 
+/// What a decode call does to its rows first, as prepare_qkv does it: norms of q and k, rotation,
+/// keys and values to the cache. Rows of q stay as they are in memory.
+struct PagedPrepare {
+  const int32_t* positions;  // [seqs]; null: q is ready and the cache has this step's keys
+  const int32_t* slots;      // [seqs]: of the sequence's last token; below 0: nowhere
+  const float* cos_sin;      // rows table_stride apart: `half` cosines, then sines
+  const void* k;             // [seqs, kv_heads, head_dim] bf16, rows k_stride elements apart
+  const void* v;
+  const void* q_weight;  // [head_dim] bf16, or f32 where weight_f32; null: no norms
+  const void* k_weight;
+  int64_t k_stride, v_stride, table_stride;
+  int half;  // rotated pairs of channels; a multiple of 8
+  float eps;
+  bool weight_f32;
+};
+
 struct PagedAttention {
   const void* q;              // [tokens, heads, head_dim] bf16, rows q_stride elements apart
-  const void* k;              // [pages, page_size, kv_heads, head_dim] bf16, 16-byte aligned
-  const void* v;              // same
+  void* k;                    // [pages, page_size, kv_heads, head_dim] bf16 or e4m3, 16-byte
+  void* v;                    // aligned; written by a call that prepares only
+  const float* k_scale;       // stored keys times this are the keys; of e4m3, null: bf16
+  const float* v_scale;       // likewise
   const int32_t* page_table;  // [seqs, table_stride]; entries past a sequence's pages are not read
   const int32_t* q_begin;     // [seqs + 1]
   const int32_t* kv_lens;     // [seqs]
   void* out;                  // [tokens, heads, head_dim] bf16, contiguous
   void* workspace;            // any content
   uint32_t* counters;         // zeros, zero again when the kernel has ended
+  PagedPrepare prepare;       // decode of few sequences only (attention_decode_is_few)
   int64_t q_stride;
   int64_t table_stride;
   int64_t pages;
@@ -33,6 +52,8 @@ struct PagedAttention {
 
 inline constexpr int kMaxGroup = 16;  // heads a KV head, decode
 
+/// Whether so many sequences take the kernel for few, which can prepare rows.
+bool attention_decode_is_few(int seqs, int heads, int kv_heads);
 int64_t attention_decode_counters();
 size_t attention_decode_workspace_bytes(int heads, int kv_heads, int head_dim);
 /// Sequence s is row s of q and out; a sequence of length 0 gives zeros.

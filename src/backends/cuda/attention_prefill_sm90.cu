@@ -1,9 +1,9 @@
 // attention_prefill_sm90: causal attention of prompt chunks over a paged KV cache.
 //
-// Contract: PagedAttention (attention_paged.h), head_dim 64 or 128. Row i of a sequence with c rows
-// sits at position kv_len - c + i and sees positions up to its own. The bits of a row depend on its
-// own query, KV and position only: keys are walked in tiles of 128 from position 0, and a row that
-// sees nothing of a tile is left as it was.
+// Contract: PagedAttention (attention_paged.h), head_dim 64 or 128, bf16 or e4m3 keys and values.
+// Row i of a sequence with c rows sits at position kv_len - c + i and sees positions up to its own.
+// The bits of a row depend on its own query, KV and position only: keys are walked in tiles of 128
+// from position 0, and a row that sees nothing of a tile is left as it was.
 //
 // Plan: a tile is 128 rows of one KV head, where a row is a (token, head of the group) pair, so
 // that short chunks fill tiles too. A warpgroup loads: the rows of Q by cp.async, tiles of K and V
@@ -13,6 +13,9 @@
 // weights, so the softmax of one tile runs beside the second product of the tile before, and the
 // two warpgroups take turns at the tensor cores (the schedule of FlashAttention-3, Shah et al.
 // 2024).
+//
+// Keys and values of e4m3 come by cp.async as they are; the thread that asked for a piece turns it
+// into f16, which holds it exactly, on its way to the tile. Queries and weights are then f16 too.
 //
 // Blocks stay and take tiles from a counter, about the heaviest first; the loads of the
 // next tile run beside the end of the last one. No plan from the host: blocks find their tiles in
@@ -40,10 +43,13 @@ constexpr int kFewTiles = 6;   // a block
 constexpr int kThreads = 384;  // a loading warpgroup and two that compute
 constexpr int kLoaderRegisters = 40;
 constexpr int kComputeRegisters = 232;
+constexpr int kConvertingRegisters = 72;      // of a loading warpgroup that converts,
+constexpr int kComputeRegistersBeside = 216;  // and of those beside it
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 struct Params {
-  CUtensorMap k_map;  // [slots, kv_heads * head_dim / 64, 64] bf16, boxes of box_rows x 1 x 64
+  CUtensorMap k_map;  // [slots, kv_heads * head_dim / 64, 64] bf16, boxes of box_rows x 1 x 64;
+                      // not of e4m3
   CUtensorMap v_map;
   PagedAttention call;
   float scale_log2;
@@ -52,15 +58,18 @@ struct Params {
   int group;
 };
 
-template <int kDim>
+template <typename Cache, int kDim>
 struct Layout {
+  static constexpr bool kIsE4m3 = sizeof(Cache) == 1;
   static constexpr int kHalves = kDim / 64;
   static constexpr int kHalfBytes = kTile * 128;  // 64 channels of a tile
   static constexpr int kTileBytes = kHalves * kHalfBytes;
   static constexpr int kQ = 0;  // [2 warpgroups][halves][64 rows][128 bytes]
   static constexpr int kK = kRows * kDim * 2;
   static constexpr int kV = kK + kStages * kTileBytes;
-  static constexpr int kBarriers = kV + kStages * kTileBytes;
+  static constexpr int kCodes = kV + kStages * kTileBytes;
+  static constexpr int kCodesBytes = kTile * kDim;  // [2 tiles in turn][keys, values]
+  static constexpr int kBarriers = kCodes + (kIsE4m3 ? 4 * kCodesBytes : 0);
   static constexpr int kNumBarriers = 4 * kStages + 2;
   static constexpr int kBytes = kBarriers + kNumBarriers * 8 + 1024;  // the base is aligned by hand
 };
@@ -184,14 +193,14 @@ __device__ __forceinline__ Work find_work(const Params& p, int tiles, int index)
 
 /// Loads the boxes of tile `tile` that hold keys of the sequence. By the loading warpgroup: one
 /// warp alone starts a box every 90 ns, too slow for pages of 16.
-template <int kDim>
+template <typename Cache, int kDim>
 __device__ __forceinline__ void load_tile(const Params& p,
                                           const CUtensorMap* map,
                                           const Work& work,
                                           int tile,
                                           uint32_t to,
                                           uint32_t barrier) {
-  using L = Layout<kDim>;
+  using L = Layout<Cache, kDim>;
   const int begin = tile * kTile;
   const int boxes = min(kTile, work.length - begin + p.box_rows - 1) / p.box_rows;
   if (threadIdx.x == 0) {  // copies that end before this are counted all the same
@@ -216,6 +225,87 @@ __device__ __forceinline__ void load_tile(const Params& p,
   }
 }
 
+/// The pieces of 16 codes that a thread of the loading warpgroup has of every tile: a segment of
+/// rows that lie kStep apart.
+template <int kDim>
+struct Pieces {
+  static constexpr int kSegments = kDim / 16;
+  static constexpr int kStep = 128 / kSegments;
+  static constexpr int kCount = kTile / kStep;
+  static __device__ __forceinline__ int segment() {
+    return static_cast<int>(threadIdx.x) % kSegments;
+  }
+  static __device__ __forceinline__ int row(int i) {
+    return static_cast<int>(threadIdx.x) / kSegments + i * kStep;
+  }
+  static __device__ __forceinline__ int place(int i) {
+    return (row(i) * kSegments + segment()) * 16;
+  }
+
+  int slots[kCount];  // of the tile that was looked up last; negative: past the sequence
+
+  __device__ __forceinline__ void look_up(const Params& p, const Work& work, int tile) {
+    const int32_t* table = p.call.page_table + work.sequence * p.call.table_stride;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int position = tile * kTile + row(i);
+      const int inside = min(position, work.length - 1);
+      slots[i] = __ldg(table + (inside >> p.page_shift)) << p.page_shift |
+                 (inside & (p.call.page_size - 1));
+      slots[i] = position < work.length ? slots[i] : ~slots[i];
+    }
+  }
+  /// Starts copying the codes to `to`, zeros past the sequence.
+  __device__ __forceinline__ void request(const Params& p,
+                                          const void* cache,
+                                          int kv_head,
+                                          uint32_t to) const {
+    const auto* base = static_cast<const uint8_t*>(cache) + kv_head * kDim + segment() * 16;
+    const int64_t token_bytes = static_cast<int64_t>(p.call.kv_heads) * kDim;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool valid = slots[i] >= 0;
+      copy_async_16(to + place(i), base + (valid ? slots[i] : ~slots[i]) * token_bytes, valid);
+    }
+    copy_async_commit();
+  }
+};
+
+/// Turns this thread's pieces, which have arrived, into f16 in the tile at `to`.
+template <typename Cache, int kDim>
+__device__ __forceinline__ void convert_codes(uint32_t codes, uint32_t to, uint32_t barrier) {
+  using L = Layout<Cache, kDim>;
+  using P = Pieces<kDim>;
+  const int segment = P::segment();
+  const int half = segment / 4;
+#pragma unroll 4
+  for (int i = 0; i < P::kCount; ++i) {
+    const uint4 v = load_shared_16(codes + P::place(i));
+    const int row = P::row(i);
+    const uint4 f16[2] = {
+        make_uint4(
+            f16_of_e4m3(v.x), f16_of_e4m3(v.x >> 16), f16_of_e4m3(v.y), f16_of_e4m3(v.y >> 16)),
+        make_uint4(
+            f16_of_e4m3(v.z), f16_of_e4m3(v.z >> 16), f16_of_e4m3(v.w), f16_of_e4m3(v.w >> 16))};
+    // Halves in turn: different banks.
+    const bool swap = (half & 1) != 0;
+    const uint32_t at = to + half * L::kHalfBytes + row * 128;
+    const int chunk = (segment % 4) * 2;
+    store_shared_16(at + (((chunk + (swap ? 1 : 0)) ^ row) & 7) * 16, swap ? f16[1] : f16[0]);
+    store_shared_16(at + (((chunk + (swap ? 0 : 1)) ^ row) & 7) * 16, swap ? f16[0] : f16[1]);
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  barrier_arrive(barrier);
+}
+
+/// Where this thread's piece of row `row` of Q lies: [2 warpgroups][halves][64 rows][128 bytes].
+template <int kDim>
+__device__ __forceinline__ uint32_t query_place(int row) {
+  const int segment = static_cast<int>(threadIdx.x) % (kDim / 8);
+  return row / 64 * (64 * kDim * 2) + segment / 8 * (64 * 128) + row % 64 * 128 +
+         ((segment ^ row) & 7) * 16;
+}
+
 /// Starts copying the rows of Q that the tile needs, zeros past the last one. By the loading
 /// warpgroup.
 template <int kDim>
@@ -230,19 +320,30 @@ __device__ __forceinline__ void load_rows(const Params& p, const Work& work, uin
     const auto* from = static_cast<const __nv_bfloat16*>(p.call.q) +
                        static_cast<int64_t>(work.first + token) * p.call.q_stride +
                        (pair < work.rows ? head * kDim + segment * 8 : 0);
-    // [2 warpgroups][halves][64 rows][128 bytes]
-    const int at = row / 64 * (64 * kDim * 2) + segment / 8 * (64 * 128) + row % 64 * 128 +
-                   ((segment ^ row) & 7) * 16;
-    copy_async_16(to + at, from, pair < work.rows);
+    copy_async_16(to + query_place<kDim>(row), from, pair < work.rows);
   }
   copy_async_commit();
 }
 
+/// This thread's pieces of Q, which have arrived, from bf16 to f16.
+template <int kDim>
+__device__ __forceinline__ void convert_rows(uint32_t to) {
+  constexpr int kSegments = kDim / 8;
+#pragma unroll 4
+  for (int i = 0; i < kSegments; ++i) {
+    const int row = static_cast<int>(threadIdx.x) / kSegments + i * (128 / kSegments);
+    const uint32_t at = to + query_place<kDim>(row);
+    const uint4 v = load_shared_16(at);
+    store_shared_16(
+        at, make_uint4(f16_of_bf16(v.x), f16_of_bf16(v.y), f16_of_bf16(v.z), f16_of_bf16(v.w)));
+  }
+}
+
 /// Zeroes rows [from, kTile) of a tile of V: what lies there was never written, and a weight of
 /// zero does not silence a NaN. By a whole warpgroup.
-template <int kDim>
+template <typename Cache, int kDim>
 __device__ __forceinline__ void zero_rows(uint8_t* tile, int from, int thread, int barrier) {
-  using L = Layout<kDim>;
+  using L = Layout<Cache, kDim>;
   for (int i = from * 8 + thread; i < kTile * 8; i += 128) {
 #pragma unroll
     for (int half = 0; half < L::kHalves; ++half) {
@@ -253,10 +354,10 @@ __device__ __forceinline__ void zero_rows(uint8_t* tile, int from, int thread, i
   named_barrier_sync(barrier, 128);
 }
 
-template <int kDim>
+template <typename Cache, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
     const __grid_constant__ Params p) {
-  using L = Layout<kDim>;
+  using L = Layout<Cache, kDim>;
   extern __shared__ uint8_t raw[];
   __shared__ Work shared_work;
   __shared__ int shared_index;
@@ -271,16 +372,18 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
   const uint32_t empty_q = full_q + 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(full_k(i), 1);
-      barrier_init(full_v(i), 1);
+      barrier_init(full_k(i), L::kIsE4m3 ? 128 : 1);  // threads that convert
+      barrier_init(full_v(i), L::kIsE4m3 ? 128 : 1);
       barrier_init(empty_k(i), 8);  // warps that compute
       barrier_init(empty_v(i), 8);
     }
     barrier_init(full_q, 128);  // threads that load
     barrier_init(empty_q, 8);
     barrier_init_fence();
-    tensor_prefetch(&p.k_map);
-    tensor_prefetch(&p.v_map);
+    if constexpr (!L::kIsE4m3) {
+      tensor_prefetch(&p.k_map);
+      tensor_prefetch(&p.v_map);
+    }
   }
   allow_next_kernel();
   wait_for_previous_kernel();
@@ -288,9 +391,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
 
   if (warpgroup == 0) {
     // ---- load
-    give_registers<kLoaderRegisters>();
+    give_registers<L::kIsE4m3 ? kConvertingRegisters : kLoaderRegisters>();
     const int all = count_tiles(p, 1 << 30);
     int loaded = 0;  // tiles of keys, all tiles of rows together
+    [[maybe_unused]] Pieces<kDim> pieces;
     Work work = find_work(p, all, static_cast<int>(blockIdx.x));
     for (int item = 0;; ++item) {
       const bool none = work.sequence < 0;
@@ -298,20 +402,42 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       if (threadIdx.x == 0 && !none) {  // asked for early: the answer takes long
         shared_index = static_cast<int>(gridDim.x + atomicAdd(p.call.counters, 1u));
       }
-      const auto load_keys = [&](int tile) {
-        const int stage = (loaded + tile) % kStages;
-        barrier_wait(empty_k(stage), ((loaded + tile) / kStages & 1) ^ 1);
-        load_tile<kDim>(
-            p, &p.k_map, work, tile, base + L::kK + stage * L::kTileBytes, full_k(stage));
+      // The codes of two tiles are on their way while those before them are converted.
+      const auto codes_of = [&](int which, int tile) {
+        return base + L::kCodes + (tile % 2 * 2 + which) * L::kCodesBytes;
       };
-      const auto load_values = [&](int tile) {
-        const int stage = (loaded + tile) % kStages;
-        barrier_wait(empty_v(stage), ((loaded + tile) / kStages & 1) ^ 1);
-        load_tile<kDim>(
-            p, &p.v_map, work, tile, base + L::kV + stage * L::kTileBytes, full_v(stage));
+      const auto request = [&](int which, int tile) {
+        if constexpr (L::kIsE4m3) {
+          if (tile < tiles) {
+            if (which == 0) {
+              pieces.look_up(p, work, tile);
+            }
+            pieces.request(
+                p, which == 0 ? p.call.k : p.call.v, work.kv_head, codes_of(which, tile));
+          } else {
+            copy_async_commit();
+          }
+        }
       };
+      const auto load = [&](int which, int tile) {
+        const int stage = (loaded + tile) % kStages;
+        barrier_wait(which == 0 ? empty_k(stage) : empty_v(stage),
+                     ((loaded + tile) / kStages & 1) ^ 1);
+        const uint32_t to = base + (which == 0 ? L::kK : L::kV) + stage * L::kTileBytes;
+        const uint32_t full = which == 0 ? full_k(stage) : full_v(stage);
+        if constexpr (L::kIsE4m3) {
+          copy_async_wait<3>();
+          convert_codes<Cache, kDim>(codes_of(which, tile), to, full);
+        } else {
+          load_tile<Cache, kDim>(p, which == 0 ? &p.k_map : &p.v_map, work, tile, to, full);
+        }
+      };
+      for (int tile = 0; tile < 2; ++tile) {
+        request(0, tile);
+        request(1, tile);
+      }
       if (!none) {
-        load_keys(0);
+        load(0, 0);
       }
       barrier_wait(empty_q, (item & 1) ^ 1);
       if (threadIdx.x == 0) {
@@ -319,18 +445,30 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       }
       if (!none) {
         load_rows<kDim>(p, work, base + L::kQ);
-        load_values(0);
-        copy_async_wait<0>();
+        if constexpr (L::kIsE4m3) {
+          copy_async_wait<0>();
+          convert_rows<kDim>(base + L::kQ);
+        } else {
+          load(1, 0);
+          copy_async_wait<0>();
+        }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
       barrier_arrive(full_q);
       if (none) {
         break;
       }
+      if constexpr (L::kIsE4m3) {
+        request(0, 2);
+        load(1, 0);
+        request(1, 2);
+      }
 #pragma unroll 1
       for (int tile = 1; tile < tiles; ++tile) {
-        load_keys(tile);
-        load_values(tile);
+        load(0, tile);
+        request(0, tile + 2);
+        load(1, tile);
+        request(1, tile + 2);
       }
       loaded += tiles;
       named_barrier_sync(5, 128);
@@ -350,12 +488,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
   }
 
   // ---- compute
-  take_registers<kComputeRegisters>();
+  take_registers<L::kIsE4m3 ? kComputeRegistersBeside : kComputeRegisters>();
   const int mine = warpgroup - 1;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int warp = thread / 32;
   const int lane = thread % 32;
 
+  const float scale_log2 = L::kIsE4m3 ? p.scale_log2 * *p.call.k_scale : p.scale_log2;
   float s[64];
   float o[kDim / 2];
   uint32_t weights[8][4];
@@ -372,10 +511,10 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       const uint32_t inside = step % 4 * 2;
-      wgmma_ss_128(s,
-                   wgmma_descriptor(q_low + step / 4 * (64 * 128 / 16) + inside),
-                   wgmma_descriptor(k_low + step / 4 * (L::kHalfBytes / 16) + inside),
-                   step != 0);
+      wgmma_ss_128<L::kIsE4m3>(s,
+                               wgmma_descriptor(q_low + step / 4 * (64 * 128 / 16) + inside),
+                               wgmma_descriptor(k_low + step / 4 * (L::kHalfBytes / 16) + inside),
+                               step != 0);
     }
     wgmma_commit();
   };
@@ -387,7 +526,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTile / 16; ++step) {
-      wgmma_rs_transposed(o, weights[step], wgmma_descriptor(v_low + step * 128));
+      wgmma_rs_transposed<L::kIsE4m3>(o, weights[step], wgmma_descriptor(v_low + step * 128));
     }
     wgmma_commit();
   };
@@ -411,7 +550,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       }
       highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
       highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-      highest = fmaxf(top[row], highest * p.scale_log2);
+      highest = fmaxf(top[row], highest * scale_log2);
       keep[row] = exp2_fast(top[row] - highest);
       top[row] = highest;
       float total[2] = {0.0f, 0.0f};
@@ -420,7 +559,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float& x = s[i * 4 + row * 2 + j];
-          x = exp2_fast(__fmaf_rn(x, p.scale_log2, -highest));
+          x = exp2_fast(__fmaf_rn(x, scale_log2, -highest));
           total[j] += x;
         }
       }
@@ -432,7 +571,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
     for (int step = 0; step < 8; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] = pack_bf16(s[step * 8 + i * 2], s[step * 8 + i * 2 + 1]);
+        const float low = s[step * 8 + i * 2];
+        const float high = s[step * 8 + i * 2 + 1];
+        weights[step][i] = L::kIsE4m3 ? pack_f16(low, high) : pack_bf16(low, high);
       }
     }
   };
@@ -522,8 +663,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       const int stage = turn % kStages;
       barrier_wait(full_v(stage), turn / kStages & 1);
       const int there = work.length - (tiles - 1) * kTile;
-      if (there < kTile) {
-        zero_rows<kDim>(shared + L::kV + stage * L::kTileBytes, there, thread, 1 + mine);
+      if (!L::kIsE4m3 && there < kTile) {
+        zero_rows<Cache, kDim>(shared + L::kV + stage * L::kTileBytes, there, thread, 1 + mine);
       }
       issue_out(stage);
       wgmma_wait<0>();
@@ -538,7 +679,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_prefill_sm90(
       float total = sum[row];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
-      const float inverse = 1.0f / total;
+      const float inverse = (L::kIsE4m3 ? *p.call.v_scale : 1.0f) / total;
       const int pair = first_row + warp * 16 + row * 8 + lane / 4;
       if (pair < work.rows) {
         const int token = pair / p.group;
@@ -593,10 +734,10 @@ int multiprocessors() {
   return kCount;
 }
 
-template <int kDim>
+template <typename Cache, int kDim>
 void launch(const Params& params, cudaStream_t stream) {
-  const auto kernel = attention_prefill_sm90<kDim>;
-  constexpr int kBytes = Layout<kDim>::kBytes;
+  const auto kernel = attention_prefill_sm90<Cache, kDim>;
+  constexpr int kBytes = Layout<Cache, kDim>::kBytes;
   static const bool kReady = [&] {
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     return true;
@@ -636,10 +777,16 @@ void launch_attention_prefill_sm90(const PagedAttention& call, CUstream_st* stre
   params.page_shift = __builtin_ctz(static_cast<unsigned>(call.page_size));
   params.box_rows = std::min(call.page_size, kTile);
   params.group = call.heads / call.kv_heads;
+  CHECK(call.head_dim == 64 || call.head_dim == 128, "head_dim ", call.head_dim);
+  if (call.k_scale != nullptr) {
+    call.head_dim == 128 ? launch<uint8_t, 128>(params, stream)
+                         : launch<uint8_t, 64>(params, stream);
+    return;
+  }
   params.k_map = cache_map(call.k, call, params.box_rows);
   params.v_map = cache_map(call.v, call, params.box_rows);
-  CHECK(call.head_dim == 64 || call.head_dim == 128, "head_dim ", call.head_dim);
-  call.head_dim == 128 ? launch<128>(params, stream) : launch<64>(params, stream);
+  call.head_dim == 128 ? launch<__nv_bfloat16, 128>(params, stream)
+                       : launch<__nv_bfloat16, 64>(params, stream);
 }
 
 }  // namespace nibble::cuda

@@ -10,10 +10,12 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/activation.cuh"
 #include "backends/cuda/device/bf16_vector.cuh"
+#include "backends/cuda/device/prepare_head.cuh"
 #include "backends/cuda/draw_tokens.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/store_kv_e4m3.h"
 #include "base/check.h"
+#include "base/number_formats.h"
 #include "ops/kernels.h"
 
 namespace nibble {
@@ -64,23 +66,6 @@ __device__ __forceinline__ float warp_sum(float v) {
     v += __shfl_xor_sync(kAllLanes, v, step);
   }
   return v;
-}
-
-__device__ __forceinline__ float square_sum(const float (&x)[8]) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    sum = __fmaf_rn(x[j], x[j], sum);
-  }
-  return sum;
-}
-
-// The rotated low and high channel of a pair; contracted by hand, so that kernels agree.
-__device__ __forceinline__ float rotate_low(float low, float high, float c, float s) {
-  return __fmaf_rn(low, c, -__fmul_rn(high, s));
-}
-__device__ __forceinline__ float rotate_high(float low, float high, float c, float s) {
-  return __fmaf_rn(high, c, __fmul_rn(low, s));
 }
 
 // Weights [at, at + 8) of a norm, stored as bf16 or, where weight_f32 is not null, as f32.
@@ -395,8 +380,9 @@ struct PrepareParams {
   const int32_t* slots;
   const float* cos_sin;
   Bf16* from[3];  // q, k, v
-  Bf16* cache[2];
-  const void* weight[2];  // of q and k; null: no norm
+  void* cache[2];
+  const float* cache_scale[2];  // of e4m3; null: bf16
+  const void* weight[2];        // of q and k; null: no norm
   int64_t token_stride[3], head_stride[3];
   int64_t page_stride[2], place_stride[2], cache_head_stride[2];
   int64_t table_stride;
@@ -431,30 +417,13 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_qkv_kernel(const Prep
   const auto load_factor = [&](int kind, float(&factor)[8]) {
     const void* weight = kind == 0 ? p.weight[0] : p.weight[1];
     if (kind < 2 && weight != nullptr && mine) {
-      load_weight<true>(static_cast<const Bf16*>(weight),
-                        p.weight_f32 ? static_cast<const float*>(weight) : nullptr,
-                        at,
-                        p.head_dim,
-                        factor);
+      load_head_weight(weight, p.weight_f32, at, factor);
     }
   };
   // What no kernel of the step writes is loaded before the wait: angles, weights, where to.
-  const int pieces = p.half / 8;
-  const bool low = lane < pieces;
-  const bool rotated = lane < 2 * pieces;
-  const int other = rotated ? (low ? lane + pieces : lane - pieces) : lane;  // has the other half
   const int64_t slot = p.slots[token];
-  float cosine[8] = {};
-  float sine[8] = {};
-  if (rotated) {
-    const float* angles =
-        p.cos_sin + p.positions[token] * p.table_stride + (low ? at : at - p.half);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      cosine[j] = angles[j];
-      sine[j] = angles[p.half + j];
-    }
-  }
+  Rotation rotation;
+  rotation.load(p.cos_sin + p.positions[token] * p.table_stride, p.half, lane);
   int loaded = kind_of(index);  // the kind of head that `factor` is for
   float factor[8] = {};
   load_factor(loaded, factor);
@@ -483,43 +452,26 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_qkv_kernel(const Prep
       raw = *reinterpret_cast<const uint4*>(row + at);
     }
     if (kind < 2) {
-      float x[8];
-      unpack8(raw, x);
-      if ((kind == 0 ? p.weight[0] : p.weight[1]) != nullptr) {
-        float sum = square_sum(x);
-#pragma unroll
-        for (int step = kLanes / 2; step > 0; step /= 2) {
-          sum += __shfl_xor_sync(lanes, sum, step);
-        }
-        const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.head_dim) + p.eps);
-        if (mine) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            x[j] = x[j] * scale * factor[j];
-          }
-        }
-        unpack8(pack8(x), x);
-      }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float y = __shfl_sync(lanes, x[j], other, kLanes);
-        if (rotated) {
-          x[j] = low ? rotate_low(x[j], y, cosine[j], sine[j])
-                     : rotate_high(y, x[j], cosine[j], sine[j]);
-        }
-      }
-      raw = pack8(x);
+      const bool norm = (kind == 0 ? p.weight[0] : p.weight[1]) != nullptr;
+      raw = prepare_head<kLanes>(raw, norm, factor, p.head_dim, p.eps, rotation, lanes);
     }
     if (mine && kind == 0) {
       *reinterpret_cast<uint4*>(row + at) = raw;
     } else if (mine && slot >= 0) {
       const int64_t page = slot / p.page_size;
       const int64_t place = slot % p.page_size;
-      Bf16* to = kind == 1 ? p.cache[0] + page * p.page_stride[0] + place * p.place_stride[0] +
-                                 head * p.cache_head_stride[0]
-                           : p.cache[1] + page * p.page_stride[1] + place * p.place_stride[1] +
-                                 head * p.cache_head_stride[1];
-      *reinterpret_cast<uint4*>(to + at) = raw;
+      const int64_t to = (kind == 1 ? page * p.page_stride[0] + place * p.place_stride[0] +
+                                          head * p.cache_head_stride[0]
+                                    : page * p.page_stride[1] + place * p.place_stride[1] +
+                                          head * p.cache_head_stride[1]) +
+                         at;
+      void* cache = kind == 1 ? p.cache[0] : p.cache[1];
+      const float* scale = kind == 1 ? p.cache_scale[0] : p.cache_scale[1];
+      if (scale == nullptr) {
+        *reinterpret_cast<uint4*>(static_cast<Bf16*>(cache) + to) = raw;
+      } else {
+        *reinterpret_cast<uint2*>(static_cast<uint8_t*>(cache) + to) = codes_of(raw, *scale);
+      }
     }
     if (kOnce) {
       break;
@@ -714,6 +666,7 @@ void prepare_qkv(const QkvArgs& args, Stream stream) {
     vector = vector && aligned(*tensor);
   }
   const bool norm = !args.q_weight.empty();
+  const bool is_e4m3 = args.k_cache.dtype == DType::E4M3;
   vector = vector && (!norm || (aligned(args.q_weight) && aligned(args.k_weight)));
   if (!vector) {
     if (norm) {
@@ -721,7 +674,18 @@ void prepare_qkv(const QkvArgs& args, Stream stream) {
       head_rms_norm(args.k, args.k_weight, args.eps, stream);
     }
     rope(args.q, args.k, args.positions, args.cos_sin, stream);
-    store_kv(args.k, args.v, args.slots, args.k_cache, args.v_cache, stream);
+    if (is_e4m3) {
+      store_kv_e4m3(args.k,
+                    args.v,
+                    args.slots,
+                    args.k_scale,
+                    args.v_scale,
+                    args.k_cache,
+                    args.v_cache,
+                    stream);
+    } else {
+      store_kv(args.k, args.v, args.slots, args.k_cache, args.v_cache, stream);
+    }
     return;
   }
   PrepareParams p{};
@@ -736,10 +700,14 @@ void prepare_qkv(const QkvArgs& args, Stream stream) {
   }
   const Tensor* cache[] = {&args.k_cache, &args.v_cache};
   for (int i = 0; i < 2; ++i) {
-    p.cache[i] = data_of(*cache[i]);
+    p.cache[i] = cache[i]->data;
     p.page_stride[i] = cache[i]->stride[0];
     p.place_stride[i] = cache[i]->stride[1];
     p.cache_head_stride[i] = cache[i]->stride[2];
+  }
+  if (is_e4m3) {
+    p.cache_scale[0] = args.k_scale.as<float>();
+    p.cache_scale[1] = args.v_scale.as<float>();
   }
   p.weight[0] = args.q_weight.data;
   p.weight[1] = args.k_weight.data;
