@@ -1,9 +1,8 @@
 #include "server/auth.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
-
-#include <boost/beast/core/string.hpp>
 
 namespace nibble::server {
 
@@ -19,6 +18,15 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+// Letters of ASCII only.
+bool equal_in_any_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 }  // namespace
 
 bool is_authorized(const ServerConfig& config, Access access, const http::Request& request) {
@@ -32,7 +40,7 @@ bool is_authorized(const ServerConfig& config, Access access, const http::Reques
   }
   constexpr std::string_view kPrefix = "Bearer ";  // in any case: RFC 9110, section 11.1
   const std::string_view given = request.header("Authorization");
-  return boost::beast::iequals(given.substr(0, kPrefix.size()), kPrefix) &&
+  return equal_in_any_case(given.substr(0, kPrefix.size()), kPrefix) &&
          equal_in_constant_time(given.substr(kPrefix.size()), key);
 }
 
