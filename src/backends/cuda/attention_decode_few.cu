@@ -17,6 +17,7 @@
 #include "backends/cuda/attention_decode.cuh"
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/prepare_head.cuh"
+#include "backends/cuda/launch.cuh"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -323,18 +324,13 @@ void launch(const DecodeParams& params, cudaStream_t stream) {
     return true;
   }();
   (void)kReady;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(params.call.seqs * params.call.kv_heads * params.max_chunks));
-  config.blockDim = dim3(kDecodeThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+  launch_overlapped(kernel,
+                    {.grid = dim3(static_cast<unsigned>(params.call.seqs * params.call.kv_heads *
+                                                        params.max_chunks)),
+                     .threads = kDecodeThreads,
+                     .shared_bytes = kBytes},
+                    stream,
+                    params);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 
 #include "backends/cuda/attention_decode.cuh"
 #include "backends/cuda/cuda_check.h"
+#include "backends/cuda/launch.cuh"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -424,16 +425,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocksPerSm) attention_decode
 
 // ---- launch ----
 
-int num_blocks() {
-  static const int kCount = [] {
-    int device = 0;
-    int count = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count * kDecodeBlocksPerSm;
-  }();
-  return kCount;
-}
+int num_blocks() { return multiprocessors() * kDecodeBlocksPerSm; }
 
 /// Enough chunks for every multiprocessor to have work when one sequence runs alone.
 int chunks_log2(int heads, int kv_heads) { return kv_heads >= 8 || heads / kv_heads > 8 ? 4 : 5; }
@@ -450,17 +442,12 @@ void launch(const Params& params, cudaStream_t stream) {
     return true;
   }();
   (void)kReady;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(num_blocks()));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = L::kBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+  launch_overlapped(kernel,
+                    {.grid = dim3(static_cast<unsigned>(num_blocks())),
+                     .threads = kThreads,
+                     .shared_bytes = L::kBytes},
+                    stream,
+                    params);
 }
 
 }  // namespace

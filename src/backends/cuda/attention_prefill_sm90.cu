@@ -29,6 +29,7 @@
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/attention.cuh"
 #include "backends/cuda/device/wgmma_attention.cuh"
+#include "backends/cuda/launch.cuh"
 #include "backends/cuda/tensor_map.h"
 #include "base/check.h"
 
@@ -723,17 +724,6 @@ CUtensorMap cache_map(const void* cache, const PagedAttention& call, int box_row
   return map;
 }
 
-int multiprocessors() {
-  static const int kCount = [] {
-    int device = 0;
-    int count = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-  }();
-  return kCount;
-}
-
 template <typename Cache, int kDim>
 void launch(const Params& params, cudaStream_t stream) {
   const auto kernel = attention_prefill_sm90<Cache, kDim>;
@@ -744,20 +734,16 @@ void launch(const Params& params, cudaStream_t stream) {
   }();
   (void)kReady;
   const PagedAttention& call = params.call;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
   // No more tiles than that, however the rows are spread over the sequences.
   const int64_t tiles =
       (static_cast<int64_t>(call.tokens) * params.group / kRows + call.seqs) * call.kv_heads;
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors())));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+  launch_overlapped(
+      kernel,
+      {.grid = dim3(static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors()))),
+       .threads = kThreads,
+       .shared_bytes = kBytes},
+      stream,
+      params);
 }
 
 }  // namespace
