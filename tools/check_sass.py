@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads the machine code of the CUDA objects: are the promised instructions there, and no spills?
 
-For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for 8 and 16 tokens), setmaxnreg where promised, no local
+For every nvfp4_w4a16_sm90 kernel: HGMMA (HMMA for strips, 8 and 16 tokens), setmaxnreg where promised, no local
 memory, registers under the cap; prints the instructions each 8 weights cost in the main loop. For the
 attention kernels: HGMMA in prefill and HMMA in decode, no local memory, registers under the cap. For
 every nvfp4_w4a16_sm80 kernel: HMMA, no local memory, registers under the cap, and PTX beside it for newer GPUs. Needs
@@ -18,6 +18,7 @@ import sys
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?\s*([A-Z0-9_.]+)")
 TILE = re.compile(r"nvfp4_w4a16_sm90.*W4A16ConfigILi(\d+)ELi\d+ELi\d+ELi(\d)E")
+STRIPS = re.compile(r"nvfp4_w4a16_sm90_stripsILb(\d)E")
 ATTENTION = re.compile(r"attention_(prefill_sm90|decode_paged)ILi(\d+)E")
 TILE_SM80 = re.compile(r"nvfp4_w4a16_sm80.*W4A16Sm80ConfigILi(\d+)ELi\d+ELi\d+ELi\d+ELi\d+ELb(\d)E")
 USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+)")
@@ -76,11 +77,23 @@ def check_attention(match, code, usage):
     return line, problems
 
 
+def check_strips(match, code, usage):
+    # 16 warps of 48 registers, or 12 (one a strip) of 64: two products and a norm on a multiprocessor.
+    whole = match.group(1) == "1"
+    problems = common_problems(code, usage, "HMMA", 64 if whole else 48)
+    line = f"strips{', whole' if whole else ''}: {usage[0]} registers, {len(code)} instructions"
+    if cost := weights_cost(code, "HMMA"):
+        line += f", {cost:.1f} for 8 weights in the main loop"
+    return line, problems
+
+
 def check(name, code, usage):
     if match := ATTENTION.search(name):
         return check_attention(match, code, usage)
     if match := TILE_SM80.search(name):
         return check_sm80(match, code, usage)
+    if match := STRIPS.search(name):
+        return check_strips(match, code, usage)
     match = TILE.search(name)
     if not match:
         return None, []

@@ -22,6 +22,7 @@ NAMES = {
     "t64s": "Tokens64Slices",
     "t64w": "Tokens64Whole",
     "t128m": "Tokens128Mixed",
+    "strips8": "Strips8",
 }
 PREFERRED = {8: "t8", 16: "t16", 32: "t32", 64: "t64", 128: "t128", 256: "t128w", 384: "t128w", 512: "t128w"}
 

@@ -16,6 +16,7 @@
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
 #include "backends/cuda/nvfp4_w4a16_sm80.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "backends/cuda/nvfp4_w4a16_strips.h"
 #include "backends/cuda/nvfp4_w4a16_tiles.h"
 #include "base/number_formats.h"
 
@@ -146,7 +147,9 @@ TEST(W4A16Tiles, CanDoWhatTheTableSaysAndAreTakenFromIt) {
         EXPECT_TRUE(plan_w4a16_as(row.tiles[i], m, row.n, row.k, kMeasuredMultiprocessors, &plan))
             << row.n << "x" << row.k << " m " << m << " " << to_string(row.tiles[i]);
         const W4A16Plan chosen = plan_w4a16(m, row.n, row.k, kMeasuredMultiprocessors);
-        EXPECT_EQ(chosen.tile, row.tiles[i]) << describe(chosen);
+        // One row of some matrices is a kernel of its own (nvfp4_w4a16_strips_test.cpp).
+        const bool strips = w4a16_strips_pay(m, row.n, row.k, kMeasuredMultiprocessors);
+        EXPECT_EQ(chosen.tile, strips ? W4A16Tile::Strips8 : row.tiles[i]) << describe(chosen);
       }
       first = kMeasuredRows[i] + 1;
     }

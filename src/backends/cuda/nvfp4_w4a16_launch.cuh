@@ -85,6 +85,8 @@ void launch_tile(const W4A16Plan& plan, const W4A16Args& args, cudaStream_t stre
     case W4A16Tile::Tokens128Mixed:
       return plan.chain ? launch<typename Kernels::Tokens128Chain>(plan, args, stream)
                         : launch<typename Kernels::Tokens128Mixed>(plan, args, stream);
+    case W4A16Tile::Strips8:
+      CHECK(false, "strips have a launch of their own");
   }
 }
 

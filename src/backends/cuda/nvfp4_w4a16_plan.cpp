@@ -5,6 +5,7 @@
 
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
 #include "backends/cuda/nvfp4_w4a16_sm90.h"
+#include "backends/cuda/nvfp4_w4a16_strips.h"
 #include "backends/cuda/nvfp4_w4a16_tiles.h"
 #include "base/check.h"
 
@@ -26,7 +27,8 @@ constexpr int kMaxSharedRows = 512;
 constexpr int64_t kMaxMixedRows = 1024;
 constexpr double kSharingGain = 0.97;  // must be expected to be so much faster
 
-constexpr std::array<int, kNumW4A16Tiles> kTokens = {8, 16, 32, 64, 128, 128, 32, 64, 64, 128};
+constexpr std::array<int, kNumW4A16Tiles> kTokens = {
+    8, 16, 32, 64, 128, 128, 32, 64, 64, 128, kStripMaxTokens};
 
 // The same cuts in every tile are worth a tenth of the blocks: pieces are fewer and no block works
 // for two tiles (6144 x 4096, 8 rows: 9.4 us with 264 units, 7.7 with 240).
@@ -61,7 +63,7 @@ W4A16Cuts w4a16_cuts(int64_t n, int64_t k) {
 
 const char* to_string(W4A16Tile tile) {
   static constexpr std::array<const char*, kNumW4A16Tiles> kNames = {
-      "t8", "t16", "t32", "t64", "t128", "t128w", "t32s", "t64s", "t64w", "t128m"};
+      "t8", "t16", "t32", "t64", "t128", "t128w", "t32s", "t64s", "t64w", "t128m", "strips8"};
   return kNames[static_cast<size_t>(tile)];
 }
 
@@ -94,6 +96,10 @@ bool plan_w4a16_as(
   *plan = W4A16Plan{};
   plan->tile = tile;
   plan->tokens = kTokens[static_cast<size_t>(tile)];
+  if (tile == W4A16Tile::Strips8) {
+    W4A16StripsPlan strips;
+    return plan_w4a16_strips(m, n, k, multiprocessors, &strips);
+  }
   const int64_t token_tiles = ceil_div(m, plan->tokens);
   const W4A16Cuts cuts = w4a16_cuts(n, k);
   if (is_whole(tile)) {
@@ -214,6 +220,10 @@ std::optional<W4A16Tile> measured_tile(int64_t m, int64_t n, int64_t k) {
 W4A16Plan plan_w4a16(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   const W4A16Cuts cuts = w4a16_cuts(n, k);
   W4A16Plan plan;
+  if (w4a16_strips_pay(m, n, k, multiprocessors) &&
+      plan_w4a16_as(W4A16Tile::Strips8, m, n, k, multiprocessors, &plan)) {
+    return plan;
+  }
   const std::optional<W4A16Tile> measured =
       multiprocessors == kMeasuredMultiprocessors ? measured_tile(m, n, k) : std::nullopt;
   if (measured && plan_w4a16_as(*measured, m, n, k, multiprocessors, &plan)) {

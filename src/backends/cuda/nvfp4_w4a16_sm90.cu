@@ -37,6 +37,9 @@ void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st
     }
     return launch_w4a16_sm90(last, rest, stream);
   }
+  if (plan.tile == W4A16Tile::Strips8) {
+    return launch_w4a16_sm90_strips(args, stream);
+  }
   if (args.swiglu) {
     return launch_w4a16_sm90_swiglu(plan, args, stream);
   }

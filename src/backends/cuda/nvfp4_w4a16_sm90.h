@@ -24,9 +24,10 @@ enum class W4A16Tile : uint8_t {
   Tokens32Slices,  // as Tokens32, parts added by all blocks of a tile and not by the last
   Tokens64Slices,
   Tokens64Whole,  // as Tokens128Whole, where those are too few to fill the device
-  Tokens128Mixed  // as Tokens128Whole, but the tiles of the last wave are shared by pieces of K
+  Tokens128Mixed,  // as Tokens128Whole, but the tiles of the last wave are shared by pieces of K
+  Strips8  // up to 8 tokens, whole rows a block: no exchange between blocks (nvfp4_w4a16_strips.h)
 };
-inline constexpr int kNumW4A16Tiles = 10;
+inline constexpr int kNumW4A16Tiles = 11;
 
 constexpr bool is_whole(W4A16Tile tile) {
   return tile == W4A16Tile::Tokens128Whole || tile == W4A16Tile::Tokens64Whole ||
@@ -99,5 +100,7 @@ void launch_w4a16_sm90(const W4A16Plan& plan, const W4A16Args& args, CUstream_st
 /// What it calls for the other outputs.
 void launch_w4a16_sm90_scaled(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
 void launch_w4a16_sm90_swiglu(const W4A16Plan& plan, const W4A16Args& args, CUstream_st* stream);
+/// What it calls for W4A16Tile::Strips8, whatever the output.
+void launch_w4a16_sm90_strips(const W4A16Args& args, CUstream_st* stream);
 
 }  // namespace nibble::cuda
