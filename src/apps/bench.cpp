@@ -23,6 +23,7 @@ struct BenchGemmFlags {
   std::vector<std::string> shapes{"q8"};
   std::vector<std::string> ops{"w4a16"};
   std::string json;
+  std::string peer;
 };
 
 Result<examine::BenchGemmOptions> resolve(const BenchGemmFlags& flags) {
@@ -39,6 +40,9 @@ Result<examine::BenchGemmOptions> resolve(const BenchGemmFlags& flags) {
   options.modes.clear();
   for (const std::string& text : flags.ops) {
     options.modes.push_back(TRY(examine::parse_bench_mode(text)));
+  }
+  if (!flags.peer.empty()) {
+    options.peer = TRY(examine::read_peer_gemms(flags.peer));
   }
   for (int64_t m : options.m) {
     if (m < 1 || m > 65536) {
@@ -95,6 +99,11 @@ void add_gemm(CLI::App& bench, Action& action) {
       ->check(CLI::Range(0.0, 60.0))
       ->capture_default_str();
   command->add_option("--json", flags->json, "also write the rows to this file");
+  command->add_option(
+      "--peer",
+      flags->peer,
+      "a JSON file with another program's times on this machine, shown beside ours: "
+      "{\"name\", \"rows\": [{\"op\", \"n\", \"k\", \"m\", \"us\"}]}");
   command->callback([&action, flags] { action = [flags] { return run_bench_gemm(*flags); }; });
 }
 

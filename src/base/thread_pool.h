@@ -36,6 +36,11 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
+  // Says what a later run() will read in order, divided over the threads: while workers wait for
+  // it they fetch the beginning of their share into their caches. A hint, never a read: the memory
+  // may be gone. Costs the caller two stores.
+  void announce(const void* memory, int64_t bytes);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

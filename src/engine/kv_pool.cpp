@@ -38,10 +38,20 @@ void KvPool::point_layers() {
   layers_.clear();
   const Shape shape{num_pages(), geometry_.page_size, geometry_.kv_heads, geometry_.head_dim};
   const auto bytes = static_cast<size_t>(num_elements(shape) * size_of(geometry_.dtype));
+  // A CPU thread walks one head: its slots of a page lie together, so that hardware prefetchers
+  // follow. GPU kernels load whole slots.
+  const bool by_head = memory_.device().kind == Device::Kind::Cpu;
+  const auto view = [&](size_t begin) {
+    Tensor cache = memory_.view(geometry_.dtype, shape, begin);
+    if (by_head) {
+      cache.stride[1] = geometry_.head_dim;
+      cache.stride[2] = geometry_.page_size * geometry_.head_dim;
+    }
+    return cache;
+  };
   for (int64_t layer = 0; layer < geometry_.layers; ++layer) {
     const size_t begin = static_cast<size_t>(layer) * 2 * bytes;
-    layers_.push_back({memory_.view(geometry_.dtype, shape, begin),
-                       memory_.view(geometry_.dtype, shape, begin + bytes)});
+    layers_.push_back({view(begin), view(begin + bytes)});
   }
 }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/cpu_info.h"
+#include "base/json.h"
 #include "base/number_formats.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
@@ -179,8 +180,22 @@ Result<int64_t> parse_size(std::string_view text) {
   return value;
 }
 
+double peer_us(const PeerGemms& peer, const BenchGemmRow& row, int threads) {
+  for (const PeerGemmRow& other : peer.rows) {
+    if (other.op == row.op && other.n == row.shape.n && other.k == row.shape.k &&
+        other.m == row.m && (other.threads == 0 || other.threads == threads)) {
+      return other.us;
+    }
+  }
+  return 0.0;
+}
+
 boost::json::value number_or_null(double value) {
   return value > 0 ? boost::json::value(value) : boost::json::value(nullptr);
+}
+
+boost::json::value text_or_null(const std::string& text) {
+  return text.empty() ? boost::json::value(nullptr) : boost::json::value(text);
 }
 
 }  // namespace
@@ -219,6 +234,36 @@ Result<std::vector<GemmShape>> parse_gemm_shapes(std::string_view text) {
   const int64_t n = TRY(parse_size(text.substr(0, cross)));
   const int64_t k = TRY(parse_size(text.substr(cross + 1)));
   return std::vector<GemmShape>{{std::string(text), n, k}};
+}
+
+Result<PeerGemms> read_peer_gemms(const std::string& path) {
+  const boost::json::value json = TRY(parse_json_file(path));
+  const JsonObject object = TRY(JsonObject::from(json, path));
+  PeerGemms peer;
+  peer.name = TRY(object.find_string("name")).value_or("peer");
+  const boost::json::value* rows = object.find("rows");
+  if (rows == nullptr || !rows->is_array()) {
+    return invalid("expected an array", object.path_of("rows"));
+  }
+  for (size_t i = 0; i < rows->as_array().size(); ++i) {
+    const std::string where = object.path_of("rows") + "[" + std::to_string(i) + "]";
+    const JsonObject row = TRY(JsonObject::from(rows->as_array()[i], where));
+    if (!row.has("us")) {
+      continue;  // of a shape that no kernel took
+    }
+    PeerGemmRow read;
+    read.op = TRY(row.get_string("op"));
+    read.n = TRY(row.get_int("n"));
+    read.k = TRY(row.get_int("k"));
+    read.m = TRY(row.get_int("m"));
+    read.threads = static_cast<int>(TRY(row.find_int("threads")).value_or(0));
+    read.us = TRY(row.get_double("us"));
+    if (!(read.us > 0)) {
+      return invalid("expected a time above 0", row.path_of("us"));
+    }
+    peer.rows.push_back(std::move(read));
+  }
+  return peer;
 }
 
 Result<QuantMode> parse_bench_mode(std::string_view text) {
@@ -263,6 +308,7 @@ Result<BenchGemmReport> bench_gemm(const BenchGemmOptions& options) {
     report.isa = fmt::format("sm_{}", isa);
     report.machine = "cuda";
   }
+  report.peer = options.peer.rows.empty() ? "" : options.peer.name;
   const MachineProbe* probe = machine_probe(options.device.kind);
   for (QuantMode mode : options.modes) {
     const double peak_gflops = probe != nullptr ? probe->peak_gflops(stream.get(), isa, mode) : 0.0;
@@ -294,6 +340,7 @@ Result<BenchGemmReport> bench_gemm(const BenchGemmOptions& options) {
         row.kernel = (*backend)->name;
         row.variant = gemm_variant(**backend, desc, m);
         row.weight_bytes = packed.bytes_each;
+        row.peer_us = peer_us(options.peer, row, report.num_threads);
         row.peak_gflops = peak_gflops;
         if (probe != nullptr && probe->vendor_bf16_us != nullptr) {
           row.vendor_us = probe->vendor_bf16_us(stream.get(), m, shape.n, shape.k);
@@ -341,6 +388,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
     object["floor_us"] = number_or_null(row.floor_us());
     object["read_us"] = number_or_null(row.read_us());
     object["cublas_us"] = number_or_null(row.vendor_us);
+    object["peer_us"] = number_or_null(row.peer_us);
     object["gbps"] =
         number_or_null(row.us > 0 ? static_cast<double>(row.weight_bytes) / row.us / 1e3 : 0.0);
     object["tflops"] = number_or_null(row.us > 0 ? operations / row.us / 1e6 : 0.0);
@@ -352,6 +400,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
                               {{"name", report.machine},
                                {"isa", report.isa},
                                {"threads", report.num_threads},
+                               {"peer", text_or_null(report.peer)},
                                {"read_gbps", number_or_null(read_gbps)},
                                {"peak_tflops", number_or_null(peak_gflops / 1e3)}}},
                              {"rows", std::move(rows)}};
@@ -360,7 +409,7 @@ boost::json::value to_json(const BenchGemmReport& report) {
 std::string to_text(const BenchGemmReport& report) {
   std::string text = fmt::format(
       "{} ({}), {} threads\n"
-      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7} {:>8}  {}\n",
+      "{:6} {:16} {:>14} {:>6} {:24} {:>11} {:>8} {:>9} {:>7} {:>7} {:>8} {:>11} {:>7}  {}\n",
       report.machine,
       report.isa,
       report.num_threads,
@@ -375,6 +424,8 @@ std::string to_text(const BenchGemmReport& report) {
       "% read",
       "% peak",
       "x vendor",
+      "peer us",
+      "speedup",
       "variant");
   for (const BenchGemmRow& row : report.rows) {
     const std::string size = fmt::format("{}x{}", row.shape.n, row.shape.k);
@@ -385,7 +436,8 @@ std::string to_text(const BenchGemmReport& report) {
     const double operations =
         2.0 * static_cast<double>(row.m * row.shape.n) * static_cast<double>(row.shape.k);
     text += fmt::format(
-        "{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8}  {}\n",
+        "{:6} {:16} {:>14} {:>6} {:24} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f} {:>7.1f} {:>8} "
+        "{:>11} {:>7}  {}\n",
         row.op,
         row.shape.name,
         size,
@@ -397,7 +449,12 @@ std::string to_text(const BenchGemmReport& report) {
         100.0 * row.read_us() / row.us,
         100.0 * row.compute_us() / row.us,
         row.vendor_us > 0 ? fmt::format("{:.2f}", row.us / row.vendor_us) : "-",
+        row.peer_us > 0 ? fmt::format("{:.1f}", row.peer_us) : "-",
+        row.peer_us > 0 ? fmt::format("{:.2f}", row.peer_us / row.us) : "-",
         row.variant);
+  }
+  if (!report.peer.empty()) {
+    text += fmt::format("peer: {}; speedup: its time over ours\n", report.peer);
   }
   return text;
 }

@@ -67,12 +67,16 @@ class DenseDecoder final : public Model {
     const Tensor x = context.arena.take(DType::BF16, residual.shape);
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
+      layer.attention.qkv.announce(context, x.shape[0]);
       if (l == 0) {
         layer.input_norm(context, residual, x);
       } else {
         layer.input_norm.add(context, x, residual, x);
       }
       layer.attention(context, batch, x, x);
+      if (const auto* mlp = std::get_if<SwiGluMlp>(&layer.ffn)) {
+        mlp->gate_up.announce(context, x.shape[0]);
+      }
       layer.post_attention_norm.add(context, x, residual, x);
       std::visit([&](const auto& ffn) { ffn(context, x, x); }, layer.ffn);
     }
@@ -86,6 +90,7 @@ class DenseDecoder final : public Model {
               const Tensor& rows,
               const Tensor& hidden) const override {
     if (context.runs() && rows.shape[0] > 0) {
+      head_.announce(context, rows.shape[0]);
       context.ops.gather_rows(residual, rows, hidden, context.stream);
       final_norm_(context, hidden, hidden);
     }

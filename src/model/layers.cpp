@@ -1,6 +1,7 @@
 #include "model/layers.h"
 
 #include "model/observer.h"
+#include "ops/announce.h"
 
 namespace nibble::model {
 
@@ -22,6 +23,13 @@ void Linear::operator()(Context& context, const Tensor& x, const Tensor& y) cons
   args.packed = store_->slots(id_);
   args.bias = store_->bias(id_);
   gemm_->run(desc_, args, context.stream);
+}
+
+void Linear::announce(Context& context, int64_t rows) const {
+  constexpr int64_t kFewRows = 16;
+  if (rows <= kFewRows && context.runs()) {
+    announce_weights(store_->slots(id_), context.stream);
+  }
 }
 
 void Norm::operator()(Context& context, const Tensor& x, const Tensor& out) const {
@@ -129,6 +137,7 @@ void Attention::operator()(Context& context,
   const Tensor projected = context.arena.take(DType::BF16, {tokens, qkv.n()});
   const Tensor attended = context.arena.take(DType::BF16, {tokens, desc.heads, desc.head_dim});
   qkv(context, x, projected);
+  o.announce(context, tokens);
   const Tensor q = heads_view(projected, 0, desc.heads, desc.head_dim);
   const Tensor k = heads_view(projected, desc.heads * desc.head_dim, desc.kv_heads, desc.head_dim);
   const Tensor v = heads_view(
@@ -178,6 +187,7 @@ void SwiGluMlp::operator()(Context& context, const Tensor& x, const Tensor& out)
   }
   const Tensor both = context.arena.take(DType::BF16, {tokens, gate_up.n()});
   gate_up(context, x, both);
+  down.announce(context, tokens);
   if (context.runs()) {
     context.ops.silu_mul(both, gated, context.stream);
   }

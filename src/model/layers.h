@@ -21,6 +21,9 @@ class Linear {
       : store_(&store), id_(id), desc_(desc), gemm_(gemm) {}
 
   void operator()(Context& context, const Tensor& x, const Tensor& y) const;
+  // To be called before the small operations ahead of a product of few rows, whose time is reading
+  // weights: threads that have nothing to do meanwhile begin to fetch them.
+  void announce(Context& context, int64_t rows) const;
   const LinearSpec& spec() const { return store_->linear(id_); }
   int64_t n() const { return desc_.n; }
   int64_t k() const { return desc_.k; }

@@ -5,7 +5,8 @@
 
 namespace nibble {
 
-extern const AttentionBackend kCpuSimdAttention;
+extern const AttentionBackend kCpuAvx512Attention;
+extern const AttentionBackend kCpuAvx2Attention;
 extern const AttentionBackend kCpuReferenceAttention;
 
 std::span<const AttentionBackend* const> cuda_attention_backends();  // empty in backends/none
@@ -17,7 +18,8 @@ std::span<const AttentionBackend* const> attention_backends() {
       all.push_back(backend);
     }
     for (const AttentionBackend* backend : {
-             &kCpuSimdAttention,
+             &kCpuAvx512Attention,
+             &kCpuAvx2Attention,
              &kCpuReferenceAttention,
          }) {
       all.push_back(backend);

@@ -6,6 +6,7 @@
 
 namespace nibble {
 
+extern const SmallOps kCpuSmallOpsAvx512;
 extern const SmallOps kCpuSmallOpsAvx2;
 extern const SmallOps kCpuSmallOpsScalar;
 
@@ -13,7 +14,7 @@ std::span<const SmallOps* const> cuda_small_ops();  // empty in backends/none
 
 std::span<const SmallOps* const> compute_list() {
   static const std::vector<const SmallOps*> kAll = [] {
-    std::vector<const SmallOps*> all{&kCpuSmallOpsAvx2, &kCpuSmallOpsScalar};
+    std::vector<const SmallOps*> all{&kCpuSmallOpsAvx512, &kCpuSmallOpsAvx2, &kCpuSmallOpsScalar};
     for (const SmallOps* ops : cuda_small_ops()) {
       all.push_back(ops);
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -99,6 +100,30 @@ TEST_P(OneOrderAttention, ChunksBatchesThreadsAndDecodeGiveTheSameBits) {
                              whole.end() - static_cast<int64_t>(width)))
           << backend->name << " rows " << rows;
     }
+  }
+}
+
+// One or few queries at a time and many, by every vector width.
+TEST_P(OneOrderAttention, EveryVectorWidthGivesTheSameBits) {
+  AttentionProblem problem = make_attention_problem(desc(), {150, 33}, 4);
+  StreamOwner stream(device(), 2);
+  const auto outputs = [&] {
+    std::vector<std::vector<uint16_t>> all;
+    for (const AttentionBackend* backend : backends()) {
+      if (backend->name.starts_with("attention_avx")) {
+        all.push_back(problem.run(*backend, stream.get()));
+      }
+    }
+    return all;
+  };
+  for (const int64_t rows : {1, 2, 150}) {
+    problem.kv_lens = {150, 33};
+    problem.rows = {rows, std::min<int64_t>(rows, 33)};
+    const auto all = outputs();
+    if (all.size() < 2) {
+      GTEST_SKIP() << "this machine has one vector width";
+    }
+    EXPECT_EQ(all[0], all[1]) << rows << " rows";
   }
 }
 

@@ -1,8 +1,8 @@
 // AVX-512 in plain C++, forced in front of the AVX-512 kernel sources (-include) by the emulated
 // test program: their layouts, tables and orders of summation are checked on machines without
-// AVX-512. Only the intrinsics that simd_avx512.h uses. BF16 dot products add the odd product, then
-// the even one, each with one rounding; hardware may add the pair in another order, so this does
-// not predict its last bits.
+// AVX-512. Only the intrinsics that simd_avx512.h and simd_math_avx512.h use. BF16 dot products add
+// the odd product, then the even one, each with one rounding; hardware may add the pair in another
+// order, so this does not predict its last bits.
 #pragma once
 
 #include <cstdint>
@@ -128,10 +128,11 @@ inline m512 cvtph_ps(__m256i halves) {
 inline m512 cvtepi32_ps(m512i v) { return __builtin_convertvector(reinterpret_cast<I32>(v), m512); }
 inline m512 castsi512_ps(m512i v) { return reinterpret_cast<m512>(v); }
 inline m512i castps_si512(m512 v) { return reinterpret_cast<m512i>(v); }
-inline uint16_t cmp_ps_mask(m512 a, m512 b, int /*unordered*/) {
+inline uint16_t cmp_ps_mask(m512 a, m512 b, int predicate) {  // less, else unordered
   unsigned mask = 0;
   for (unsigned i = 0; i < 16; ++i) {
-    mask |= (a[i] != a[i] || b[i] != b[i] ? 1u : 0u) << i;
+    const bool unordered = a[i] != a[i] || b[i] != b[i];
+    mask |= ((predicate == _CMP_LT_OQ ? a[i] < b[i] : unordered) ? 1u : 0u) << i;
   }
   return static_cast<uint16_t>(mask);
 }
@@ -145,6 +146,70 @@ inline m512i mask_mov_epi32(m512i otherwise, uint16_t mask, m512i chosen) {
   }
   return reinterpret_cast<m512i>(out);
 }
+inline m512 mask_mov_ps(m512 otherwise, uint16_t mask, m512 chosen) {
+  return reinterpret_cast<m512>(
+      mask_mov_epi32(reinterpret_cast<m512i>(otherwise), mask, reinterpret_cast<m512i>(chosen)));
+}
+// Both halves through AVX2's own instruction.
+template <typename Half>
+inline m512 by_halves(m512 a, m512 b, const Half& half) {
+  __m256 parts[2];
+  for (int i = 0; i < 2; ++i) {
+    parts[i] = half(load_any<__m256>(reinterpret_cast<const char*>(&a) + i * 32),
+                    load_any<__m256>(reinterpret_cast<const char*>(&b) + i * 32));
+  }
+  return load_any<m512>(parts);
+}
+inline m512 sub_ps(m512 a, m512 b) { return a - b; }
+inline m512 div_ps(m512 a, m512 b) { return a / b; }
+inline m512 max_ps(m512 a, m512 b) {
+  return by_halves(a, b, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); });
+}
+inline m512 min_ps(m512 a, m512 b) {
+  return by_halves(a, b, [](__m256 x, __m256 y) { return _mm256_min_ps(x, y); });
+}
+inline m512 roundscale_ps(m512 v, int /*to nearest*/) {
+  return by_halves(v, v, [](__m256 x, __m256) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  });
+}
+inline m512i cvtps_epi32(m512 v) {
+  return reinterpret_cast<m512i>(
+      by_halves(v, v, [](__m256 x, __m256) { return _mm256_castsi256_ps(_mm256_cvtps_epi32(x)); }));
+}
+inline m512 fnmadd_ps(m512 a, m512 b, m512 c) { return fmadd_ps(-a, b, c); }
+inline m512i sub_epi32(m512i a, m512i b) {
+  return reinterpret_cast<m512i>(reinterpret_cast<U32>(a) - reinterpret_cast<U32>(b));
+}
+inline m512i srai_epi32(m512i a, unsigned count) {
+  return reinterpret_cast<m512i>(reinterpret_cast<I32>(a) >> static_cast<int>(count));
+}
+inline m512 shuffle_ps(m512 a, m512 b, int control) {
+  m512 out{};
+  for (int i = 0; i < 16; ++i) {
+    const int from = i / 4 * 4 + (control >> (i % 4 * 2) & 3);
+    out[i] = i % 4 < 2 ? a[from] : b[from];
+  }
+  return out;
+}
+inline m512 shuffle_f32x4(m512 a, m512 b, int control) {
+  m512 out{};
+  for (int i = 0; i < 16; ++i) {
+    const int from = (control >> (i / 4 * 2) & 3) * 4 + i % 4;
+    out[i] = i < 8 ? a[from] : b[from];
+  }
+  return out;
+}
+inline m512 castps256_ps512(__m256 low) { return copy_bits<m512>(low); }
+inline __m256 castps512_ps256(m512 v) { return copy_bits<__m256>(v); }
+inline __m256 extractf32x8_ps(m512 v, int at) {
+  return load_any<__m256>(reinterpret_cast<const char*>(&v) + at * 32);
+}
+inline m512 insertf32x8(m512 v, __m256 half, int at) {
+  __builtin_memcpy(reinterpret_cast<char*>(&v) + at * 32, &half, 32);
+  return v;
+}
+inline m512 broadcast_f32x8(__m256 half) { return insertf32x8(castps256_ps512(half), half, 1); }
 inline m512i dpbusd_epi32(m512i sum, m512i unsigned_bytes, m512i signed_bytes) {
   auto out = reinterpret_cast<I32>(sum);
   const auto a = reinterpret_cast<U8>(unsigned_bytes);
@@ -178,12 +243,16 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 #define __AVX512BF16__ 1
 #define __AVX512VNNI__ 1
 #define __m512 nibble_emulated::m512
+#define __mmask16 uint16_t
 #define __m512i nibble_emulated::m512i
 #define __m512bh nibble_emulated::m512bh
 #define _mm512_add_epi32 nibble_emulated::add_epi32
 #define _mm512_add_ps nibble_emulated::add_ps
 #define _mm512_and_si512 nibble_emulated::and_si512
+#define _mm512_broadcast_f32x8 nibble_emulated::broadcast_f32x8
 #define _mm512_broadcast_i32x4 nibble_emulated::broadcast_i32x4
+#define _mm512_castps256_ps512 nibble_emulated::castps256_ps512
+#define _mm512_castps512_ps256 nibble_emulated::castps512_ps256
 #define _mm512_castps_si512 nibble_emulated::castps_si512
 #define _mm512_castsi256_si512 nibble_emulated::castsi256_si512
 #define _mm512_castsi512_ps nibble_emulated::castsi512_ps
@@ -192,27 +261,41 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 #define _mm512_cvtepi32_ps nibble_emulated::cvtepi32_ps
 #define _mm512_cvtepu16_epi32 nibble_emulated::cvtepu16_epi32
 #define _mm512_cvtph_ps nibble_emulated::cvtph_ps
+#define _mm512_cvtps_epi32 nibble_emulated::cvtps_epi32
+#define _mm512_div_ps nibble_emulated::div_ps
 #define _mm512_dpbf16_ps nibble_emulated::dpbf16_ps
 #define _mm512_dpbusd_epi32 nibble_emulated::dpbusd_epi32
 #define _mm512_dpwssd_epi32 nibble_emulated::dpwssd_epi32
+#define _mm512_extractf32x8_ps nibble_emulated::extractf32x8_ps
 #define _mm512_fmadd_ps nibble_emulated::fmadd_ps
+#define _mm512_fnmadd_ps nibble_emulated::fnmadd_ps
+#define _mm512_insertf32x8 nibble_emulated::insertf32x8
 #define _mm512_inserti64x4 nibble_emulated::inserti64x4
 #define _mm512_loadu_ps nibble_emulated::loadu_ps
 #define _mm512_loadu_si512 nibble_emulated::loadu_si512
 #define _mm512_mask_mov_epi32 nibble_emulated::mask_mov_epi32
+#define _mm512_mask_mov_ps nibble_emulated::mask_mov_ps
+#define _mm512_max_ps nibble_emulated::max_ps
+#define _mm512_min_ps nibble_emulated::min_ps
 #define _mm512_mul_ps nibble_emulated::mul_ps
 #define _mm512_or_si512 nibble_emulated::or_si512
 #define _mm512_permutexvar_epi16 nibble_emulated::permutexvar_epi16
+#define _mm512_roundscale_ps nibble_emulated::roundscale_ps
 #define _mm512_set1_epi32 nibble_emulated::set1_epi32
 #define _mm512_set1_epi8 nibble_emulated::set1_epi8
 #define _mm512_set1_ps nibble_emulated::set1_ps
 #define _mm512_setzero_ps nibble_emulated::setzero_ps
 #define _mm512_shuffle_epi8 nibble_emulated::shuffle_epi8
+#define _mm512_shuffle_f32x4 nibble_emulated::shuffle_f32x4
+#define _mm512_shuffle_ps nibble_emulated::shuffle_ps
 #define _mm512_slli_epi16 nibble_emulated::slli_epi16
 #define _mm512_slli_epi32 nibble_emulated::slli_epi32
 #define _mm512_srai_epi16 nibble_emulated::srai_epi16
+#define _mm512_srai_epi32 nibble_emulated::srai_epi32
 #define _mm512_srli_epi16 nibble_emulated::srli_epi16
 #define _mm512_srli_epi32 nibble_emulated::srli_epi32
 #define _mm512_storeu_ps nibble_emulated::storeu_ps
 #define _mm512_storeu_si512 nibble_emulated::storeu_si512
+#define _mm512_sub_epi32 nibble_emulated::sub_epi32
+#define _mm512_sub_ps nibble_emulated::sub_ps
 // NOLINTEND(bugprone-reserved-identifier)

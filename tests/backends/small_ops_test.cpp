@@ -562,6 +562,9 @@ std::vector<Target> targets(Device::Kind device) {
   if (device == Device::Kind::Cpu && isa >= static_cast<int>(CpuIsa::Avx2)) {
     all.push_back({device, static_cast<int>(CpuIsa::Scalar)});
     all.push_back({device, static_cast<int>(CpuIsa::Avx2)});
+    if (isa >= static_cast<int>(CpuIsa::Avx512)) {
+      all.push_back({device, static_cast<int>(CpuIsa::Avx512)});
+    }
   } else {
     all.push_back({device, isa});
   }

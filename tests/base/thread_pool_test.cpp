@@ -1,12 +1,15 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 namespace nibble {
 namespace {
@@ -28,6 +31,24 @@ TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
           EXPECT_EQ(hits, 1);
         }
       }
+    }
+  }
+}
+
+// A hint is never a read: memory that is gone, too small or nowhere changes nothing.
+TEST(ThreadPool, AnnouncedMemoryNeedNotBeThere) {
+  ThreadPool pool(3);
+  constexpr size_t kBytes = size_t{1} << 20;
+  void* memory = mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(munmap(memory, kBytes), 0);
+  for (const void* where : std::array<const void*, 3>{memory, nullptr, &pool}) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{64}, int64_t{1} << 30}) {
+      pool.announce(where, bytes);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      std::atomic<int64_t> sum{0};
+      pool.parallel_for(1000, 1, [&](int64_t begin, int64_t end, int) { sum += end - begin; });
+      EXPECT_EQ(sum, 1000);
     }
   }
 }

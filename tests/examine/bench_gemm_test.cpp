@@ -1,7 +1,11 @@
 #include "examine/bench_gemm.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/cpu_info.h"
 
@@ -46,6 +50,55 @@ TEST(BenchGemm, MeasuresEveryRowAgainstLimitsOfTheSameRun) {
   EXPECT_EQ(json.at("rows").at(0).at("op"), "w4a16");
   EXPECT_TRUE(json.at("rows").at(0).at("cublas_us").is_null());
   EXPECT_THAT(to_text(*report), HasSubstr("64x64"));
+}
+
+class PeerFile {
+ public:
+  explicit PeerFile(const std::string& text) { std::ofstream(path_) << text; }
+  ~PeerFile() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = testing::TempDir() + "nibble_peer_" + std::to_string(getpid()) + ".json";
+};
+
+TEST(BenchGemm, APeersTimeStandsBesideTheRowOfTheSameSizes) {
+  const PeerFile file(
+      R"({"name": "other", "rows": [
+        {"op": "w4a16", "n": 64, "k": 64, "m": 1, "threads": 1, "us": 12.5},
+        {"op": "w4a16", "n": 64, "k": 64, "m": 3, "threads": 2, "us": 99.0},
+        {"op": "w4a16", "n": 64, "k": 40, "m": 1, "us": null}]})");
+  BenchGemmOptions options;
+  options.num_threads = 1;
+  options.shapes = {{"64x64", 64, 64}};
+  options.m = {1, 3};
+  options.seconds = 0.0;
+  const auto peer = read_peer_gemms(file.path());
+  ASSERT_TRUE(peer.has_value()) << peer.error().text();
+  options.peer = *peer;
+  const auto report = bench_gemm(options);
+  ASSERT_TRUE(report.has_value()) << report.error().text();
+  EXPECT_EQ(report->rows[0].peer_us, 12.5);
+  EXPECT_EQ(report->rows[1].peer_us, 0.0);  // of another number of threads
+  const auto json = to_json(*report);
+  EXPECT_EQ(json.at("rows").at(0).at("peer_us"), 12.5);
+  EXPECT_TRUE(json.at("rows").at(1).at("peer_us").is_null());
+  EXPECT_EQ(json.at("machine").at("peer"), "other");
+  EXPECT_THAT(to_text(*report), HasSubstr("peer: other"));
+}
+
+TEST(BenchGemm, AnOddPeerFileIsRefusedByPath) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {R"({"name": "other"})", "rows"},
+      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "us": 3}]})", "rows[0].m"},
+      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "m": 1, "us": -3}]})", "above 0"}};
+  for (const auto& [text, expected] : cases) {
+    const PeerFile file(text);
+    const auto peer = read_peer_gemms(file.path());
+    ASSERT_FALSE(peer.has_value()) << text;
+    EXPECT_THAT(peer.error().text(), HasSubstr(expected));
+  }
+  EXPECT_FALSE(read_peer_gemms("/no/such/file").has_value());
 }
 
 TEST(BenchGemm, AShapeThatNoBackendTakesIsARowWithItsReason) {

@@ -122,7 +122,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   }
   // Where routers are near ties every order of summation is another text: only the scalar kernels,
   // whose order is the same everywhere, can be held against a recording.
-  std::string recorded() const { return GetParam().near_ties ? "reference" : "auto";}
+  std::string recorded() const { return GetParam().near_ties ? "reference" : "auto"; }
   test::HarnessOptions options(const std::string& backend = "auto") const {
     return {.device = {GetParam().device, 0},
             .mode = GetParam().mode,

@@ -1,7 +1,8 @@
 // The SIMD attention backend of the CPU: cuts the work into (sequence, KV head, block of queries)
-// units and spreads them over the pool. The unit's kernel is in attention_avx2.cpp.
+// units and spreads them over the pool. The unit's kernel is in attention_kernel.h.
 #include <algorithm>
 #include <cstddef>
+#include <string>
 
 #include "backends/cpu/gemm_shared.h"
 #include "backends/cpu/isa_abi.h"
@@ -14,12 +15,13 @@ namespace {
 
 using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
+template <CpuIsa kIsa>
 Support supports(const AttentionDesc& desc) {
   if (desc.device != Device::Kind::Cpu) {
     return {false, "runs on the cpu only"};
   }
-  if (desc.isa < static_cast<int>(CpuIsa::Avx2)) {
-    return {false, "needs avx2"};
+  if (desc.isa < static_cast<int>(kIsa)) {
+    return {false, "needs " + std::string(to_string(kIsa))};
   }
   if (desc.kv_heads <= 0 || desc.heads <= 0 || desc.heads % desc.kv_heads != 0) {
     return {false, "heads must be a multiple of kv_heads"};
@@ -43,6 +45,7 @@ const void* head_of(const Tensor& cache, int64_t kv_head) {
          kv_head * cache.stride[2] * size_of(cache.dtype);
 }
 
+template <void (*kKernel)(const AttentionTask*)>
 void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
   const int64_t seqs = args.kv_lens.shape[0];
   const int32_t* q_begin = args.q_begin.as<int32_t>();
@@ -65,14 +68,17 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
       pool_of(stream).num_threads() > 1) {
     block_queries = 1;
   }
-  const int64_t units = count_blocks(block_queries) * desc.kv_heads;
+  const int64_t blocks = count_blocks(block_queries);
+  const int64_t units = blocks * desc.kv_heads;
   pool_of(stream).parallel_for(units, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t unit = begin; unit < end; ++unit) {
       // Later blocks of a prompt see more KV: taking units from both ends in turn gives each
       // thread's contiguous range about the same work.
       const int64_t folded = unit % 2 == 0 ? unit / 2 : units - 1 - unit / 2;
-      int64_t block = folded / desc.kv_heads;
-      const int64_t kv_head = folded % desc.kv_heads;
+      // Single queries of one KV head follow each other: a thread finds KV in its cache.
+      const bool single = block_queries == 1;
+      int64_t block = single ? unit % blocks : folded / desc.kv_heads;
+      const int64_t kv_head = single ? unit / blocks : folded % desc.kv_heads;
       int64_t seq = 0;
       while (block >= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries)) {
         block -= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries);
@@ -104,20 +110,28 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
       task.head_dim = desc.head_dim;
       task.scale = scale;
       task.value_scale = value_scale;
-      attention_avx2(&task);
+      kKernel(&task);
     }
   });
 }
 
 }  // namespace
 
-extern const AttentionBackend kCpuSimdAttention;
-const AttentionBackend kCpuSimdAttention{
+extern const AttentionBackend kCpuAvx512Attention;
+extern const AttentionBackend kCpuAvx2Attention;
+const AttentionBackend kCpuAvx512Attention{
+    .name = "attention_avx512",
+    .family = "cpu",
+    .supports = supports<CpuIsa::Avx512>,
+    .workspace_bytes = workspace_bytes,
+    .run = run<attention_avx512>,
+};
+const AttentionBackend kCpuAvx2Attention{
     .name = "attention_avx2",
     .family = "cpu",
-    .supports = supports,
+    .supports = supports<CpuIsa::Avx2>,
     .workspace_bytes = workspace_bytes,
-    .run = run,
+    .run = run<attention_avx2>,
 };
 
 }  // namespace nibble

@@ -111,6 +111,12 @@ void store_row(const GemmTask& task, int64_t row, int64_t column, const float* a
   }
   if (task.y_is_f32 != 0) {
     float* y = static_cast<float*>(task.y) + row * task.y_stride + column;
+    if (count == kRows) {
+      for (int v = 0; v < kVectors; ++v) {
+        V::store(y + v * V::kLanes, V::load(out + v * V::kLanes));
+      }
+      return;
+    }
     for (int i = 0; i < count; ++i) {
       y[i] = out[i];
     }

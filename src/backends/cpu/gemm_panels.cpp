@@ -169,7 +169,8 @@ constexpr std::array<PrepareGroup, kMaxRowGroup> kPrepareGroup{prepare_group<1>,
 
 // One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it, in column 0 of a row
 // group of `count` rows. Works through a chunk of blocks at a time on the stack.
-float prepare_quantized_row(const GemmDesc& desc,
+float prepare_quantized_row(const PanelFormat& format,
+                            const GemmDesc& desc,
                             const uint16_t* row,
                             const float* pre_quant_scale,
                             float input_scale,
@@ -215,7 +216,8 @@ float prepare_quantized_row(const GemmDesc& desc,
       std::memcpy(lanes + (first * 4 + step) * count, codes.data() + step * 4, 4);
     }
     for (int64_t b = 0; b < in_chunk; ++b) {
-      sums[(first + b) * count] = -12 * block_sums[static_cast<size_t>(b)];
+      const int32_t sum = -12 * block_sums[static_cast<size_t>(b)];
+      sums[(first + b) * count] = format.sums_modulo_2_16 ? sum & 0xFFFF : sum;
     }
   });
   return global;
@@ -381,7 +383,7 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
     } else {
       const float input_scale = block.packed[kInputScale].as<float>()[part];
       to.row_scale[first + r] = prepare_quantized_row(
-          desc, row, pre_quant_scale, input_scale, count, lanes + r, scales + r, sums + r);
+          format, desc, row, pre_quant_scale, input_scale, count, lanes + r, scales + r, sums + r);
     }
   }
 }

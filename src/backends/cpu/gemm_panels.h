@@ -31,7 +31,8 @@ struct PanelFormat {
   int64_t unit_k;      // k's of a unit; K is padded to it with zero weights
   int64_t unit_bytes;
   Activations activations;
-  float alpha_factor;  // undoes the power of two that the kernel leaves in its accumulators
+  bool sums_modulo_2_16;  // GemmTask::x_sums of codes: 16-bit words are added to them
+  float alpha_factor;     // undoes the power of two that the kernel leaves in its accumulators
   // Writes one unit of a group from the part's rows [row, row + group_rows) and k's [k, k+unit_k);
   // rows and k's beyond the part are zero.
   void (*pack_unit)(

@@ -141,3 +141,11 @@ void store_output(const GemmDesc& desc, const GemmArgs& args, int64_t row, int64
 }
 
 }  // namespace nibble::cpu
+
+namespace nibble {
+
+void announce_weights_cpu(const Tensor& weights, Stream stream) {
+  cpu::pool_of(stream).announce(weights.data, weights.size_bytes());
+}
+
+}  // namespace nibble

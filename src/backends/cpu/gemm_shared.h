@@ -43,3 +43,9 @@ float quantize_row(const float* x, float input_scale, int64_t k, uint8_t* codes,
 void store_output(const GemmDesc& desc, const GemmArgs& args, int64_t row, int64_t n, float value);
 
 }  // namespace nibble::cpu
+
+namespace nibble {
+
+void announce_weights_cpu(const Tensor& weights, Stream stream);  // see ops/announce.h
+
+}  // namespace nibble

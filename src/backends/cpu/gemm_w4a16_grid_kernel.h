@@ -35,11 +35,10 @@ inline __attribute__((always_inline)) void add_digits(const uint8_t* unit,
   constexpr int kSlice = W4a4Unit<V>::kSliceBytes;
   Int high[kVectors];
   Int low[kVectors];
-  const int32_t zero = 0;
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    high[v] = V::start(&zero);
-    low[v] = V::start(x_sum);
+    high[v] = V::zero_int();
+    low[v] = V::start_digits(x_sum);
   }
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {

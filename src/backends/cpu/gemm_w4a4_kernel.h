@@ -61,8 +61,7 @@ void run_one_row_w4a4(const GemmTask& task, int64_t group_begin, int64_t group_e
         for (int s = 0; s < kBlockSteps; ++s) {
           sum = V::dot(sum, w[s], V::broadcast_int(x + b * kBlockSteps + s));
         }
-        acc[v] = V::fma(
-            V::finish(sum, task.x_sums + b), V::mul(unit_scales<V, v>(unit), x_scale), acc[v]);
+        acc[v] = V::fma(V::finish(sum), V::mul(unit_scales<V, v>(unit), x_scale), acc[v]);
       });
       unit += W4a4Unit<V>::kBytes;
     }
@@ -146,7 +145,7 @@ void micro_w4a4(const ByteTile<V>& tile,
       for (int v = 0; v < kVecs; ++v) {
         float* at = to + r * kRows + v * V::kLanes;
         V::store(at,
-                 V::fma(V::finish(sum[r][v], x_sums + r),
+                 V::fma(V::finish(sum[r][v]),
                         V::mul(V::load(scales + v * V::kLanes), x_scale),
                         V::load(at)));
       }

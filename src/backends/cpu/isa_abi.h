@@ -23,8 +23,8 @@ struct GemmTask {
   const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4; on the grid:
                            // its step times 2^kGridShift
   const float* row_scale;  // w4a4: [rows] global activation scale
-  const int32_t* x_sums;   // packed like x_scales, -12 * the sum of a block of integers; on the
-                           // grid only for one row
+  const int32_t* x_sums;  // packed like x_scales, -12 * the sum of a block of integers, modulo 2^16
+                          // where the format asks for it; on the grid only for one row
   // On the grid, what rounding took from blocks (gemm_grid.h): prepared as a single row's lanes,
   // scales and sums, one row after another; only blocks with a bit in `rest_masks` are filled.
   const uint32_t* rest_lanes;  // [rows, k / 2]
@@ -110,11 +110,12 @@ struct AttentionTask {
 };
 
 void attention_avx2(const AttentionTask* task);
+void attention_avx512(const AttentionTask* task);  // in the same bits
 
 // ---- small operations, one row each ----
 
-// The row functions behind SmallOps; a scalar and an AVX2 table exist. Weights are bf16 or f32: the
-// other pointer is null. Rows are bf16.
+// The row functions behind SmallOps; scalar, AVX2 and AVX-512 tables exist. Weights are bf16 or
+// f32: the other pointer is null. Rows are bf16.
 struct SmallOpsRows {
   void (*norm)(const uint16_t* x,
                const uint16_t* weight_bf16,
@@ -128,6 +129,7 @@ struct SmallOpsRows {
 };
 
 const SmallOpsRows* small_ops_avx2();
+const SmallOpsRows* small_ops_avx512();  // in the bits of AVX2
 
 // ---- machine limits ----
 

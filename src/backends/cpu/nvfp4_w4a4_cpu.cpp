@@ -28,12 +28,14 @@ const PanelFormat kW4a4Avx2Format{.group_rows = 32,
                                   .unit_k = 16,
                                   .unit_bytes = 32 * 9,
                                   .activations = Activations::E2m1,
+                                  .sums_modulo_2_16 = true,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_nvfp4_unit<8, place_bytes>};
 const PanelFormat kW4a4VnniFormat{.group_rows = 64,
                                   .unit_k = 16,
                                   .unit_bytes = 64 * 9,
                                   .activations = Activations::E2m1,
+                                  .sums_modulo_2_16 = false,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_nvfp4_unit<16, place_bytes>};
 

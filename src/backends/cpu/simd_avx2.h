@@ -78,8 +78,11 @@ struct Avx2 {
     w[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, nibble));
     w[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble));
   }
-  // -12 * sum(x) is added where 32 bits are reached: here at the end, with VNNI at the start.
-  static Int start(const int32_t* /*minus_sum*/) { return _mm256_setzero_si256(); }
+  // -12 * sum(x) of a block of codes, at most 2304, as the low of two 16-bit words: added for
+  // nothing by the instruction that adds the words.
+  static Int start(const int32_t* minus_sum) { return broadcast_int(minus_sum); }
+  // The sums of digits are too large for that: added at the end, with VNNI at the start.
+  static Int start_digits(const int32_t* /*minus_sum*/) { return zero_int(); }
   static Int dot(Int acc, Int w, Int x) {
     return keep_order(_mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)));
   }
@@ -88,9 +91,8 @@ struct Avx2 {
     asm("" : "+x"(sum));
     return sum;
   }
-  static Vec finish(Int acc, const int32_t* minus_sum) {
-    const __m256i pairs = _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(pairs, broadcast_int(minus_sum)));
+  static Vec finish(Int acc) {
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)));
   }
   // 256 * high + low; each is four dot() of digits, at most 24576 in a 16-bit lane.
   static Vec finish_digits(Int high, Int low, const int32_t* minus_sum) {

@@ -112,8 +112,9 @@ struct Avx512 {
     w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble));
   }
   static Int start(const int32_t* minus_sum) { return _mm512_set1_epi32(*minus_sum); }
+  static Int start_digits(const int32_t* minus_sum) { return start(minus_sum); }
   static Int dot(Int acc, Int w, Int x) { return _mm512_dpbusd_epi32(acc, w, x); }
-  static Vec finish(Int acc, const int32_t* /*minus_sum*/) { return _mm512_cvtepi32_ps(acc); }
+  static Vec finish(Int acc) { return _mm512_cvtepi32_ps(acc); }
   static Vec finish_digits(Int high, Int low, const int32_t* /*minus_sum*/) {
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
   }

@@ -1,42 +1,50 @@
-// exp and horizontal sums in AVX2, in one fixed order. Included by ISA files only.
+// Horizontal sums and the like in AVX2, in one fixed order. Included by ISA files only.
 #pragma once
 
 #include <cstdint>
 
 #include <immintrin.h>
 
+#include "backends/cpu/simd_math.h"
+
 namespace nibble::cpu {
 namespace {
 
-// e^x by 2^n * P(r), |r| <= ln(2) / 2, degree 6 (Cephes expf constants); relative error below 2e-7.
-// Below -87.3 the result is 0; NaN stays NaN.
-inline __m256 exp8(__m256 x) {
-  const __m256 low = _mm256_set1_ps(-87.3f);
-  const __m256 tiny = _mm256_cmp_ps(x, low, _CMP_LT_OQ);
-  // The second operand is returned when one is NaN.
-  __m256 v = _mm256_max_ps(low, x);
-  v = _mm256_min_ps(_mm256_set1_ps(88.7f), v);
-  const __m256 n = _mm256_round_ps(_mm256_mul_ps(v, _mm256_set1_ps(1.44269504088896341f)),
-                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), v);
-  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
-  __m256 p = _mm256_set1_ps(1.9875691500e-4f);
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1f));
-  p = _mm256_fmadd_ps(_mm256_mul_ps(r, r), p, _mm256_add_ps(r, _mm256_set1_ps(1.0f)));
-  // Two factors: 2^128 alone is not a float.
-  const __m256i whole = _mm256_cvtps_epi32(n);
-  const __m256i half = _mm256_srai_epi32(whole, 1);
-  const auto power = [](__m256i exponent) {
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23));
-  };
-  p = _mm256_mul_ps(_mm256_mul_ps(p, power(half)), power(_mm256_sub_epi32(whole, half)));
-  return _mm256_andnot_ps(tiny, p);
-}
+// AVX2 for the templates of attention and small operations (simd_math.h says what they need).
+struct Math8 {
+  static constexpr int kLanes = 8;
+  using Vec = __m256;
+  static Vec zero() { return _mm256_setzero_ps(); }
+  static Vec set1(float value) { return _mm256_set1_ps(value); }
+  static Vec load(const float* from) { return _mm256_loadu_ps(from); }
+  static void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
+  static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vec fnmadd(Vec a, Vec b, Vec c) { return _mm256_fnmadd_ps(a, b, c); }
+  static Vec round(Vec v) {
+    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  // v * 2^n for whole n; in two factors, since 2^128 alone is not a float.
+  static Vec scale_by_power(Vec v, Vec n) {
+    const __m256i whole = _mm256_cvtps_epi32(n);
+    const __m256i half = _mm256_srai_epi32(whole, 1);
+    const auto power = [](__m256i exponent) {
+      return _mm256_castsi256_ps(
+          _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23));
+    };
+    return _mm256_mul_ps(_mm256_mul_ps(v, power(half)), power(_mm256_sub_epi32(whole, half)));
+  }
+  static Vec zero_where_less(Vec v, Vec x, Vec limit) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), v);
+  }
+};
+
+inline __m256 exp8(__m256 x) { return exp_of<Math8>(x); }
 
 inline float sum8(__m256 v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -77,6 +77,7 @@ constexpr SmallOpsRows kScalarRows{norm_row, add_row, rotate_row, silu_mul_row};
 using RowsOf = const SmallOpsRows& (*)();
 const SmallOpsRows& scalar_rows() { return kScalarRows; }
 const SmallOpsRows& avx2_rows() { return *small_ops_avx2(); }
+const SmallOpsRows& avx512_rows() { return *small_ops_avx512(); }
 
 template <RowsOf rows>
 void norm(const uint16_t* x, const Tensor& weight, float eps, int64_t width, uint16_t* out) {
@@ -273,6 +274,9 @@ void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out, Stream 
 namespace cpu {
 
 const SmallOpsRows& small_rows(int isa) {
+  if (isa >= static_cast<int>(CpuIsa::Avx512)) {
+    return avx512_rows();
+  }
   return isa >= static_cast<int>(CpuIsa::Avx2) ? avx2_rows() : scalar_rows();
 }
 
@@ -324,8 +328,10 @@ constexpr SmallOps table(CpuIsa isa) {
 
 }  // namespace
 
+extern const SmallOps kCpuSmallOpsAvx512;
 extern const SmallOps kCpuSmallOpsAvx2;
 extern const SmallOps kCpuSmallOpsScalar;
+const SmallOps kCpuSmallOpsAvx512 = table<avx512_rows>(CpuIsa::Avx512);
 const SmallOps kCpuSmallOpsAvx2 = table<avx2_rows>(CpuIsa::Avx2);
 const SmallOps kCpuSmallOpsScalar = table<scalar_rows>(CpuIsa::Scalar);
 
