@@ -57,6 +57,7 @@ Result<examine::EvalReport> evaluate(const EvalFlags& flags) {
   reference.model_path = flags.reference_path;
   reference.online_nvfp4 = false;
   reference.nvfp4_mode = TRY(parse_nvfp4_mode(flags.reference_mode));
+  reference.nvfp4_rules.clear();  // they are the model's, as nvfp4_mode is
   return examine::evaluate_divergence(config, reference, windows, progress);
 }
 

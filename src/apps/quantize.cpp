@@ -39,17 +39,15 @@ struct QuantizeFlags {
 
 // Perplexity and divergence of the source, of its data-free form and of the result, into the
 // report.
-Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& report) {
+Result<void> evaluate(const QuantizeFlags& flags,
+                      const examine::EvalWindows& windows,
+                      quantize::QuantizeReport& report) {
   EngineFlags engine;
   engine.device = "cpu";
   engine.num_threads = flags.options.num_threads;
   engine.log_level = "warn";
   engine.model_path = flags.options.source;
   const engine::EngineConfig source = TRY(resolve_engine_config(engine));
-  const examine::EvalWindows windows = TRY(read_windows(flags.evaluation_path,
-                                                        flags.options.source,
-                                                        flags.evaluation_window,
-                                                        flags.evaluation_windows));
   const auto compare = [&](const std::string& name,
                            const engine::EngineConfig& config) -> Result<void> {
     const auto scores = TRY(examine::evaluate_divergence(config, source, windows)).all;
@@ -76,6 +74,16 @@ Result<void> evaluate(const QuantizeFlags& flags, quantize::QuantizeReport& repo
   return {};
 }
 
+// What --eval names, before any other work: it can be wrong too.
+Result<examine::EvalWindows> evaluation_windows(const QuantizeFlags& flags) {
+  examine::EvalWindows windows = TRY(read_windows(flags.evaluation_path,
+                                                  flags.options.source,
+                                                  flags.evaluation_window,
+                                                  flags.evaluation_windows));
+  TRY(examine::check_evaluation(flags.options.source, windows));
+  return windows;
+}
+
 Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
   while (options.destination.size() > 1 && options.destination.ends_with('/')) {
@@ -84,7 +92,11 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
   options.layout = TRY(quantize::parse_layout(flags.layout));
   if (flags.head != "keep") {
-    options.head = TRY(quantize::parse_precision(flags.head));
+    const auto head = quantize::parse_precision(flags.head);
+    if (!head) {
+      return invalid("expected keep, nvfp4 or fp8, found " + flags.head, "--lm-head");
+    }
+    options.head = *head;
   }
   if (!flags.recipe.empty()) {
     options.method = TRY(quantize::parse_method(flags.recipe));
@@ -105,11 +117,15 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
           flags.calibration_tokens);
     }
   }
+  examine::EvalWindows windows;
+  if (!flags.evaluation_path.empty()) {
+    windows = TRY(evaluation_windows(flags));
+  }
   quantize::QuantizeReport report = TRY(quantize::quantize(options));
   if (!flags.evaluation_path.empty()) {
     QuantizeFlags used = flags;
     used.options.method = options.method;
-    TRY(evaluate(used, report));
+    TRY(evaluate(used, windows, report));
   }
   return report;
 }
@@ -146,6 +162,7 @@ void add_quantize(CLI::App& app, Action& action) {
                       "calibration text: plain, or .jsonl with one {\"messages\": [...]} a line");
   command->add_option("--calib-tokens", flags->calibration_tokens, "tokens of it that are used")
       ->check(CLI::Range(int64_t{32}, int64_t{1} << 24))
+      ->needs("--calib")
       ->capture_default_str();
   command->add_option("--layout", flags->layout, "modelopt or compressed-tensors")
       ->capture_default_str();
@@ -171,10 +188,13 @@ void add_quantize(CLI::App& app, Action& action) {
                       flags->evaluation_path,
                       "text to predict before and after: perplexity and KL go into the report");
   command->add_option("--eval-window", flags->evaluation_window, "tokens of one window of it")
+      ->needs("--eval")
       ->capture_default_str();
-  command->add_option("--eval-windows",
-                      flags->evaluation_windows,
-                      "how many windows: 1 of a text, all prompts of a .jsonl");
+  command
+      ->add_option("--eval-windows",
+                   flags->evaluation_windows,
+                   "how many windows: 1 of a text, all prompts of a .jsonl")
+      ->needs("--eval");
   command->add_option("--max-shard-gb", flags->max_shard_gb, "start a new file past this many GB")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/checkpoint.h"
 #include "examine/eval_window.h"
 
 namespace nibble::examine {
@@ -51,7 +52,7 @@ Result<EvalReport> evaluate(const engine::EngineConfig& model_config,
   std::unique_ptr<Fed> reference;
   report.model_path = model_config.model_path;
   report.quantization = model->facts().quantization;
-  TRY(check_vocabulary(*model, windows));
+  TRY(check_vocabulary(model->facts().vocab_size, windows));
   if (reference_config != nullptr) {
     reference = TRY(Fed::load(*reference_config, report.window));
     report.reference_path = reference_config->model_path;
@@ -109,6 +110,13 @@ std::string scores_text(const std::string& name, const WindowScores& scores) {
 }
 
 }  // namespace
+
+Result<void> check_evaluation(const std::string& model_path, const EvalWindows& windows) {
+  TRY(check_windows(windows));
+  const auto checkpoint = TRY(checkpoint::Checkpoint::open(model_path));
+  TRY(check_context(checkpoint.config().max_position_embeddings, longest(windows)));
+  return check_vocabulary(checkpoint.config().vocab_size, windows);
+}
 
 Result<EvalReport> evaluate_perplexity(const engine::EngineConfig& model,
                                        const EvalWindows& windows,

@@ -26,6 +26,10 @@ struct EvalOptions {
 
 using EvalWindows = std::vector<std::vector<int32_t>>;  // each at least two tokens
 
+// What every evaluation refuses about its windows, asked before hours of other work: nothing to
+// predict, longer than the context of the checkpoint, tokens that it does not know.
+Result<void> check_evaluation(const std::string& model_path, const EvalWindows& windows);
+
 // The first windows of a text. Fails when it is too short.
 Result<EvalWindows> cut_windows(std::span<const int32_t> tokens, const EvalOptions& options);
 

@@ -47,12 +47,7 @@ Result<std::unique_ptr<Fed>> Fed::load(const engine::EngineConfig& config, int64
   fed->model_ =
       TRY(model::load_model(config.model_path, engine::model_options(config), fed->stream_.get()));
   const model::ModelFacts& facts = fed->model_->facts();
-  if (window > facts.context_length) {
-    return invalid(fmt::format("expected at most the context length of {} tokens, found {}",
-                               facts.context_length,
-                               window),
-                   "window");
-  }
+  TRY(check_context(facts.context_length, window));
   const int64_t pages = (window + config.page_size - 1) / config.page_size;
   fed->pool_ = std::make_unique<engine::KvPool>(TRY(engine::KvPool::create(
       {facts.layers, facts.kv_heads, facts.head_dim, config.page_size, facts.kv_dtype},
@@ -130,10 +125,9 @@ Result<EvalWindows> cut_windows(std::span<const int32_t> tokens, const EvalOptio
     return invalid(fmt::format("expected at least 1, found {}", options.windows), "windows");
   }
   if (static_cast<int64_t>(tokens.size()) / options.window < options.windows) {
-    return invalid(fmt::format("{} windows of {} tokens need {} tokens, the text has {}",
+    return invalid(fmt::format("{} windows of {} tokens are too many, the text has {}",
                                options.windows,
                                options.window,
-                               options.windows * options.window,
                                tokens.size()),
                    "text");
   }
@@ -161,17 +155,27 @@ Result<void> check_windows(const EvalWindows& windows) {
   return {};
 }
 
-Result<void> check_vocabulary(const Fed& fed, const EvalWindows& windows) {
+Result<void> check_vocabulary(int64_t vocab_size, const EvalWindows& windows) {
   for (const std::vector<int32_t>& window : windows) {
     for (const int32_t token : window) {
-      if (token < 0 || token >= fed.facts().vocab_size) {
+      if (token < 0 || token >= vocab_size) {
         return invalid(fmt::format("token {} is out of the model's vocabulary of {}; is it the "
                                    "tokenizer of this model?",
                                    token,
-                                   fed.facts().vocab_size),
+                                   vocab_size),
                        "text");
       }
     }
+  }
+  return {};
+}
+
+Result<void> check_context(int64_t context_length, int64_t window) {
+  if (window > context_length) {
+    return invalid(
+        fmt::format(
+            "expected at most the context length of {} tokens, found {}", context_length, window),
+        "window");
   }
   return {};
 }

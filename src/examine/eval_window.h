@@ -91,7 +91,8 @@ void add_prediction(std::span<const float> logits,
 
 // Every window has two tokens or more, and there is one.
 Result<void> check_windows(const EvalWindows& windows);
-Result<void> check_vocabulary(const Fed& fed, const EvalWindows& windows);
+Result<void> check_vocabulary(int64_t vocab_size, const EvalWindows& windows);
+Result<void> check_context(int64_t context_length, int64_t window);
 int64_t longest(const EvalWindows& windows);
 
 }  // namespace nibble::examine

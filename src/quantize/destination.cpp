@@ -49,7 +49,10 @@ Result<void> require_vacant(const std::string& destination) {
   if (destination.empty()) {
     return invalid("expected a directory to write, found an empty name", "destination");
   }
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
+  for (const char* name : {"config.json",
+                           "model.safetensors",
+                           "model.safetensors.index.json",
+                           "weights_manifest.json"}) {
     if (file_exists(destination + "/" + name)) {
       return invalid(std::string("there is a ") + name + " already; choose an empty directory",
                      destination);

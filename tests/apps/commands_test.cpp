@@ -1,5 +1,7 @@
 #include "apps/commands.h"
 
+#include <filesystem>
+
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
@@ -134,6 +136,48 @@ TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
   ASSERT_EQ(problems.size(), 2u);
   EXPECT_NE(problems[0].text().find("temperature"), std::string::npos) << problems[0].text();
   EXPECT_NE(problems[1].text().find("tokenizer.json"), std::string::npos) << problems[1].text();
+}
+
+TEST(Eval, AModeFileIsTheModelsAndNotTheReferences) {
+  const test::TempDir folder;
+  folder.copy_from(*test::any_golden_path("llama-nvfp4"));
+  const test::TempDir tokenizer;
+  std::filesystem::copy_file(test::data_path("tokenizers/gpt2.tokenizer.json"),
+                             tokenizer.file("tokenizer.json"));
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    text += "b d 1 f 3 z Q ";
+  }
+  folder.write("text.txt", text);
+  const auto kl = [&](const char* rules) {
+    folder.write("modes.json", rules);
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run({"eval",
+                   "kl",
+                   "--device",
+                   "cpu",
+                   "--model-path",
+                   folder.path().c_str(),
+                   "--reference",
+                   folder.path().c_str(),
+                   "--reference-nvfp4-mode",
+                   "w4a16",
+                   "--nvfp4-mode-file",
+                   folder.file("modes.json").c_str(),
+                   "--tokenizer-path",
+                   tokenizer.path().c_str(),
+                   "--text",
+                   folder.file("text.txt").c_str(),
+                   "--window",
+                   "32",
+                   "--json",
+                   folder.file("scores.json").c_str()}),
+              0);
+    testing::internal::GetCapturedStdout();
+    return boost::json::parse(folder.read("scores.json")).at("all").at("kl").to_number<double>();
+  };
+  EXPECT_GT(kl(R"({"*": "w4a4"})"), 0);
+  EXPECT_EQ(kl(R"({"*": "w4a16"})"), 0);
 }
 
 }  // namespace

@@ -242,6 +242,21 @@ class Quantize(unittest.TestCase):
         chats.write_text('{"text": "no messages"}\n')
         self.expect_failure(self.run_quantize(destination, text=chats), destination, "chats.jsonl")
 
+    def test_an_evaluation_that_cannot_be_is_refused_before_any_work(self):
+        destination = self.work / "unscored"
+        for options, words in (({"eval": self.work / "absent.txt"}, "absent.txt"),
+                               ({"eval": self.text, "eval-window": 4096}, "context length"),
+                               ({"eval": self.text, "eval-window": 64, "eval-windows": 10 ** 9}, "the text has"),
+                               ({"eval-window": 64}, "--eval")):
+            result = self.run_quantize(destination, recipe=None, **{"calib": None, "calib-tokens": None, **options})
+            self.expect_failure(result, destination, words)
+        model = self.work / "mute"
+        shutil.copytree(self.model, model)
+        (model / "tokenizer.json").unlink()
+        result = self.run_quantize(destination, source=model, recipe=None,
+                                   **{"calib": None, "calib-tokens": None, "eval": self.text})
+        self.expect_failure(result, destination, "tokenizer.json")
+
 
 def main():
     global PROGRAM, FAILING_IO

@@ -106,6 +106,14 @@ TEST(Eval, RefusesWhatCannotBeScored) {
   EXPECT_THAT(refusal({text(3000)}), HasSubstr("context length"));
   EXPECT_THAT(refusal({{1, 2, 600}}), HasSubstr("vocabulary"));
   EXPECT_EQ(refusal({{1, 2}}), "accepted");
+  const auto early = [](const EvalWindows& windows) {  // without loading the model
+    const auto checked = check_evaluation(model().model_path, windows);
+    return checked ? std::string("accepted") : checked.error().text();
+  };
+  for (const EvalWindows& windows :
+       {EvalWindows{}, {{1, 2}, {3}}, {text(3000)}, {{1, 2, 600}}, {{1, 2}}}) {
+    EXPECT_EQ(early(windows), refusal(windows));
+  }
 }
 
 }  // namespace

@@ -78,6 +78,9 @@ TEST(Destination, MustBeVacant) {
   dir.write("model.safetensors.index.json", "{}");
   EXPECT_THAT(require_vacant(dir.path()).error().text(),
               HasSubstr("there is a model.safetensors.index.json already"));
+  const test::TempDir other;  // its files would not be the manifest's
+  other.write("weights_manifest.json", "{}");
+  EXPECT_THAT(require_vacant(other.path()).error().text(), HasSubstr("weights_manifest.json"));
 }
 
 }  // namespace
