@@ -2,10 +2,13 @@
 #include <charconv>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -203,7 +206,7 @@ Result<server::ServerConfig> make_server_config(const ServeFlags& flags,
   return config;
 }
 
-// Blocked before any thread starts, so that only wait_for_stop() sees them.
+// Blocked before any thread starts, so that only those who wait for them see them.
 sigset_t block_stop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -211,6 +214,21 @@ sigset_t block_stop_signals() {
   sigaddset(&set, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return set;
+}
+
+// While the model loads there is nothing to finish, and a load can take minutes: the first signal
+// ends the process.
+std::jthread leave_while_loading(const sigset_t& signals) {
+  return std::jthread([signals](const std::stop_token& loaded) {
+    while (!loaded.stop_requested()) {
+      const timespec period{0, 20'000'000};
+      const int signal = sigtimedwait(&signals, nullptr, &period);
+      if (signal > 0) {
+        LOG(info, "stopped before the model was loaded", {"signal", signal});
+        std::_Exit(0);
+      }
+    }
+  });
 }
 
 // False: the engine failed.
@@ -295,6 +313,7 @@ Result<int> serve(ServeFlags flags) {
       {"cpu_isa", to_string(config.cpu_isa)},
       {"device", to_string(config.device.kind)},
       {"settings", boost::json::serialize(server_config.server_args)});
+  std::jthread leaving = leave_while_loading(signals);
   const std::unique_ptr<engine::Engine> engine = TRY(engine::Engine::create(config));
   if (!flags.weight_version.empty()) {
     TRY(engine->set_weight_version(flags.weight_version));
@@ -302,6 +321,8 @@ Result<int> serve(ServeFlags flags) {
   std::optional<server::CheckpointWatch> watch;  // joined after the server has let go of requests
   const auto server =
       TRY(server::Server::start(std::move(server_config), *engine, text.get(), std::move(port)));
+  leaving.request_stop();
+  leaving.join();
   log_start(flags, *engine, *server);
   if (watched) {
     watch.emplace(std::move(*watched), *engine);

@@ -12,6 +12,7 @@ import concurrent.futures
 import http.client
 import json
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from openai.types import Completion, Model as ModelCard
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import serving
-from serving import TINY
+from serving import TINY, copy_checkpoint, with_long_vocabulary
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -324,6 +325,22 @@ class IdsOnlyTest(unittest.TestCase):
             self.assertEqual(running.result()["meta_info"]["completion_tokens"], 300)
         # No second signal: that one would end the process at once, by design.
         self.assertEqual(server.process.wait(60), 0, server.read_log())
+
+    def test_sigterm_during_the_load_does_not_wait_for_it(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            model = copy_checkpoint(TINY, Path(scratch) / "model")
+            with_long_vocabulary(model, 1 << 21)  # half a gigabyte of zeros to read, none on the disk
+            log = Path(scratch) / "log"
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [self.program, "serve", "--port", "0", "--device", serving.DEVICE, "--skip-tokenizer-init",
+                     "--max-total-tokens", "8192", "--model-path", str(model)], stdout=output, stderr=subprocess.STDOUT)
+            while "starting" not in log.read_text() and process.poll() is None:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(60), 0, log.read_text())
+            self.assertIn("before the model was loaded", log.read_text())
+            self.assertNotIn("fired up", log.read_text())
 
 
 if __name__ == "__main__":

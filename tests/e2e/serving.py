@@ -73,6 +73,28 @@ def copy_checkpoint(source, target):
     return target
 
 
+def with_long_vocabulary(directory, rows):
+    """Puts an embedding of `rows` zeros, tied to the head, into a checkpoint of one file: long to load, a hole on disk."""
+    file = directory / "model.safetensors"
+    data = file.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    kept, body = {}, bytearray()
+    for name, entry in header.items():
+        if name.startswith("model.layers.") or name == "model.norm.weight":
+            begin, end = entry["data_offsets"]
+            kept[name] = {**entry, "data_offsets": [len(body), len(body) + end - begin]}
+            body += data[8 + size + begin:8 + size + end]
+    width = header["model.embed_tokens.weight"]["shape"][1]
+    end = len(body) + 2 * rows * width
+    kept["model.embed_tokens.weight"] = {"dtype": "BF16", "shape": [rows, width], "data_offsets": [len(body), end]}
+    text = json.dumps(kept).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    os.truncate(file, 8 + len(text) + end)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": rows, "tie_word_embeddings": True}))
+
+
 def tensors_of(file):
     """name -> (dtype, offset in the file, end)."""
     data = file.read_bytes()
