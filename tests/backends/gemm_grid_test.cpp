@@ -45,7 +45,8 @@ GridBlock grid_of(const uint16_t* x) {
   }
   block.has_rest = !block.is_nan && block.exponent > cpu::kGridLowest &&
                    lost > static_cast<double>(cpu::kRestThreshold) * small &&
-                   lost > static_cast<double>(cpu::kRestLeast) * std::min(1.0, small);
+                   (lost > static_cast<double>(cpu::kRestLeast) ||
+                    lost > static_cast<double>(cpu::kRestShare) * small);
   return block;
 }
 
@@ -232,6 +233,21 @@ TEST_P(GemmGrid, SmallValuesBesideOutliersAreKeptWhereTheOutliersWeighNothing) {
       }
     }
   }
+}
+
+// Little is lost in steps, but it is a good part of what is there.
+TEST_P(GemmGrid, ValuesAroundOneStepBesideAnOutlierAreKept) {
+  GemmProblem problem = make_gemm_problem(desc(), 9, 10);
+  const int64_t k = problem.desc.k;
+  for (size_t i = 0; i < problem.x.size(); ++i) {
+    const float size = i % 16 == 5 ? 0x1p14f : i % 16 == 7 ? 0.875f : 0.0625f;
+    problem.x[i] = float_to_bf16((problem.x[i] & 0x8000) != 0 ? -size : size);
+  }
+  for (int64_t i = 5; i < k * problem.desc.n; i += 16) {
+    problem.weights[0][static_cast<size_t>(i / 2)] &= 0x0F;
+  }
+  expect_model(problem);
+  EXPECT_LT(relative_l2(problem.expected(), run_gemm(*backend_, problem, stream_.get())), 2e-4);
 }
 
 TEST_P(GemmGrid, NormallyDistributedValuesSeldomNeedRests) {

@@ -9,11 +9,11 @@
 //
 // Where a few values of a block are far larger than the others, these would lose much. With r the
 // rounding errors and s the values below 2^(e + kSmallBits), a block with
-// |r|^2 > kRestThreshold * |s|^2 and (in steps) |r|^2 > kRestLeast or > kRestLeast * |s|^2, so not
-// for the rounding of one value, and e above kGridLowest gets r, which BF16 holds exactly, as a
-// second block on a grid of its own, added after the kRestTile blocks around it. The decision
-// depends on the block alone. Two of 10,000 blocks of normally distributed values need it, one of
-// 100 in SmolLM2-135M.
+// |r|^2 > kRestThreshold * |s|^2 and (in steps) |r|^2 > kRestLeast or > kRestShare * |s|^2, so not
+// for the rounding of one value that is small beside the others of s, and e above kGridLowest gets
+// r, which BF16 holds exactly, as a second block on a grid of its own, added after the kRestTile
+// blocks around it. The decision depends on the block alone. Five of 10,000 blocks of normally
+// distributed values need it, one of 100 in SmolLM2-135M.
 #pragma once
 
 namespace nibble::cpu {
@@ -26,6 +26,7 @@ inline constexpr int kGridShift = 60;
 inline constexpr int kSmallBits = 12;
 inline constexpr float kRestThreshold = 0x1p-24f;
 inline constexpr float kRestLeast = 0.3f;
+inline constexpr float kRestShare = 0x1p-10f;
 inline constexpr int kRestTile = 16;  // blocks
 
 }  // namespace nibble::cpu

@@ -36,7 +36,7 @@ bool loses_much(const __m256* values, const __m256* errors) {
   }
   const float lost = sum_of(error);
   const float size = sum_of(small);
-  return lost > kRestThreshold * size && (lost > kRestLeast || lost > kRestLeast * size);
+  return lost > kRestThreshold * size && (lost > kRestLeast || lost > kRestShare * size);
 }
 
 struct GridBlock {
