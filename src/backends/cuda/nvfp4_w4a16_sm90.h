@@ -23,7 +23,7 @@ enum class W4A16Tile : uint8_t {
   Tokens128Whole,  // whole tiles, persistent
   Tokens32Slices,  // as Tokens32, parts added by all blocks of a tile and not by the last
   Tokens64Slices,
-  Tokens64Whole,  // as Tokens128Whole, where those are too few to fill the device
+  Tokens64Whole,   // as Tokens128Whole, where those are too few to fill the device
   Tokens128Mixed,  // as Tokens128Whole, but the tiles of the last wave are shared by pieces of K
   Strips8  // up to 8 tokens, whole rows a block: no exchange between blocks (nvfp4_w4a16_strips.h)
 };
