@@ -22,13 +22,14 @@ TEST(ComputeList, EveryTableIsCompleteAndFoundByItsDevice) {
   }
 }
 
-TEST(ComputeList, ALowerLevelGetsTheScalarTable) {
+TEST(ComputeList, EachLevelGetsTheHighestTableThatItCanRun) {
   const auto at = [](CpuIsa isa) -> const SmallOps& {
     return small_ops(Device::Kind::Cpu, static_cast<int>(isa));
   };
   EXPECT_EQ(at(CpuIsa::Scalar).isa, static_cast<int>(CpuIsa::Scalar));
   EXPECT_NE(&at(CpuIsa::Avx2), &at(CpuIsa::Scalar));
-  EXPECT_EQ(&at(CpuIsa::Avx512), &at(CpuIsa::Avx2));  // no table of its own
+  EXPECT_NE(&at(CpuIsa::Avx512), &at(CpuIsa::Avx2));
+  EXPECT_EQ(&at(CpuIsa::Avx512Bf16), &at(CpuIsa::Avx512));  // no table of its own
 }
 
 }  // namespace

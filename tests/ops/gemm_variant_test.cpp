@@ -44,12 +44,13 @@ TEST(GemmVariant, NamesTheTilesOfTheHopperKernelsWithoutAGpu) {
   if (hopper == nullptr) {
     GTEST_SKIP() << "built without CUDA";
   }
-  EXPECT_EQ(gemm_variant(*hopper, hopper_desc(), 1), "t8");
+  EXPECT_EQ(gemm_variant(*hopper, hopper_desc(), 1), "strips8");
+  EXPECT_EQ(gemm_variant(*hopper, hopper_desc(), 8), "t8");
   EXPECT_THAT(gemm_variant(*hopper, hopper_desc(), 4096), HasSubstr("t128w"));
   const std::string all = gemm_variants(*hopper, hopper_desc(), 4096);
-  EXPECT_THAT(all, StartsWith("t8 to 8, t16 to 16, "));
+  EXPECT_THAT(all, StartsWith("strips8 to 1, t8 to 8, t16 to 16, "));
   EXPECT_THAT(all, HasSubstr("t128w"));
-  EXPECT_EQ(gemm_variants(*hopper, hopper_desc(), 8), "t8");
+  EXPECT_EQ(gemm_variants(*hopper, hopper_desc(), 8), "strips8 to 1, t8");
 }
 
 }  // namespace nibble
