@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 namespace nibble::quantize {
@@ -20,6 +21,11 @@ struct CacheLineAllocator {
     return static_cast<T*>(::operator new(count * sizeof(T), kAlignment));
   }
   void deallocate(T* at, size_t /*count*/) { ::operator delete(at, kAlignment); }
+  // vector(n) leaves the values unset.
+  template <typename U>
+  void construct(U* /*at*/) {
+    static_assert(std::is_trivially_default_constructible_v<U>);
+  }
   friend bool operator==(const CacheLineAllocator&, const CacheLineAllocator&) { return true; }
 };
 

@@ -73,31 +73,49 @@ void check_output(const RowRange& rows, int64_t k, const quant::Nvfp4Matrix& out
   CHECK(out.global_scale > 0.0f, "the global scale must be positive, got ", out.global_scale);
 }
 
-double sum_lanes(const RowRange& rows, int64_t panel, const std::array<double, kLanes>& values) {
-  return std::accumulate(values.begin(), values.begin() + lanes_of(rows, panel), 0.0);
+// Of every lane of the panels of a batch.
+using LaneSums = std::array<double, kPanelsAtOnce * kLanes>;
+
+// Panels that go through a task together.
+struct Batch {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// values: [kLanes] of the panel.
+double sum_lanes(const RowRange& rows, int64_t panel, const double* values) {
+  return std::accumulate(values, values + lanes_of(rows, panel), 0.0);
+}
+
+// Panels of a batch: at most kPanelsAtOnce, fewer where threads would have nothing to do.
+int64_t batch_size(int64_t panels, int num_threads) {
+  const int64_t waves = (panels + num_threads * kPanelsAtOnce - 1) / (num_threads * kPanelsAtOnce);
+  return waves == 0 ? 1 : (panels + num_threads * waves - 1) / (num_threads * waves);
+}
+
+// Spreads the batches over the threads: make() gives a thread what it needs for batch after batch,
+// body(batch, that) does one.
+template <typename Make, typename Body>
+void for_batches(int64_t panels, const Compute& compute, const Make& make, const Body& body) {
+  const int64_t size = batch_size(panels, compute.pool.num_threads());
+  const int64_t batches = (panels + size - 1) / size;
+  compute.pool.parallel_for(batches, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    auto scratch = make(size);
+    for (int64_t batch = begin; batch < end; ++batch) {
+      body(Batch{batch * size, std::min(size, panels - batch * size)}, scratch);
+    }
+  });
 }
 
 // tr(W H W^T) is taken from about so many panels of a matrix.
 constexpr int64_t kMeasuredPanels = 8;
 
-// v^T H v of every lane, summed.
-double energy(const RowRange& rows,
-              int64_t panel,
-              const BlockMatrix& hessian,
-              const AlignedFloats& v,
-              const Compute& compute) {
+// v: [k][kLanes].
+double squares(
+    const RowRange& rows, int64_t panel, int64_t k, const float* v, const Compute& compute) {
   std::array<double, kLanes> lanes{};
-  compute.kernels.energy(hessian.n(), hessian.data(), v.data(), lanes.data());
-  return sum_lanes(rows, panel, lanes);
-}
-
-double squares(const RowRange& rows,
-               int64_t panel,
-               const AlignedFloats& v,
-               const Compute& compute) {
-  std::array<double, kLanes> lanes{};
-  compute.kernels.dot(static_cast<int64_t>(v.size()) / kLanes, v.data(), v.data(), lanes.data());
-  return sum_lanes(rows, panel, lanes);
+  compute.kernels.dot(k, v, v, lanes.data());
+  return sum_lanes(rows, panel, lanes.data());
 }
 
 Objective total_of(const std::vector<Objective>& parts) {
@@ -147,31 +165,40 @@ void encode_sweep(const RowRange& rows,
 
 namespace {
 
-// What a thread needs for one panel after the other.
-struct PanelScratch {
-  explicit PanelScratch(int64_t k)
-      : w(static_cast<size_t>(k * kLanes)),
+// What a thread needs for one batch after the other: [panels][k][kLanes] each.
+struct BatchScratch {
+  BatchScratch(int64_t panels, int64_t width)
+      : k(width),
+        w(static_cast<size_t>(panels * k * kLanes)),
         q(w.size()),
         error(w.size()),
         residual(w.size()),
         gradient(w.size()),
         codes(w.size() / quant::kBlockSize) {}
 
+  int64_t at(int64_t panel) const { return panel * k * kLanes; }
+
+  int64_t k;
   AlignedFloats w, q, error, residual, gradient;
   std::vector<int32_t> codes;
 };
 
-Objective encode_panel(const RowRange& rows,
-                       int64_t panel,
-                       const Factored& input,
-                       const GptqOptions& options,
-                       const Compute& compute,
-                       PanelScratch& s,
-                       quant::Nvfp4Matrix& out) {
+// objectives: of the panels of the batch.
+void encode_batch(const RowRange& rows,
+                  const Batch& batch,
+                  const Factored& input,
+                  const GptqOptions& options,
+                  const Compute& compute,
+                  BatchScratch& s,
+                  quant::Nvfp4Matrix& out,
+                  Objective* objectives) {
   const int64_t k = input.hessian.n();
-  load_panel(rows, k, panel, input.order, s.w.data());
-  std::array<double, kLanes> lanes{};
-  const GptqTask gptq{.w = s.w.data(),
+  for (int64_t i = 0; i < batch.count; ++i) {
+    load_panel(rows, k, batch.first + i, input.order, s.w.data() + s.at(i));
+  }
+  LaneSums lanes{};
+  const GptqTask gptq{.panels = batch.count,
+                      .w = s.w.data(),
                       .feedback = input.feedback.data(),
                       .cost = input.cost.data(),
                       .k = k,
@@ -184,18 +211,25 @@ Objective encode_panel(const RowRange& rows,
                       .residual = s.residual.data(),
                       .energy = lanes.data()};
   compute.kernels.gptq(&gptq);
-  const auto damping = static_cast<double>(input.damping);
-  Objective objective;
-  objective.before =
-      sum_lanes(rows, panel, lanes) - damping * squares(rows, panel, s.error, compute);
-  objective.after = objective.before;
+  // The objective without the damping of H.
+  const auto objective = [&](int64_t i) {
+    return sum_lanes(rows, batch.first + i, lanes.data() + i * kLanes) -
+           static_cast<double>(input.damping) *
+               squares(rows, batch.first + i, k, s.error.data() + s.at(i), compute);
+  };
+  for (int64_t i = 0; i < batch.count; ++i) {
+    objectives[i].before = objective(i);
+    objectives[i].after = objectives[i].before;
+  }
   if (options.rounds > 0) {
-    const GradientTask gradient{.feedback = input.feedback.data(),
+    const GradientTask gradient{.panels = batch.count,
+                                .feedback = input.feedback.data(),
                                 .residual = s.residual.data(),
                                 .k = k,
                                 .gradient = s.gradient.data()};
     compute.kernels.gradient(&gradient);
-    const DescentTask descent{.w = s.w.data(),
+    const DescentTask descent{.panels = batch.count,
+                              .w = s.w.data(),
                               .hessian = input.hessian.data(),
                               .k = k,
                               .global = out.global_scale,
@@ -205,15 +239,70 @@ Objective encode_panel(const RowRange& rows,
                               .gradient = s.gradient.data(),
                               .energy = lanes.data()};
     compute.kernels.descend(&descent);
-    for (size_t i = 0; i < s.w.size(); ++i) {
-      s.error[i] = s.w[i] - s.q[i];
+    for (int64_t i = 0; i < s.at(batch.count); ++i) {
+      const auto at = static_cast<size_t>(i);
+      s.error[at] = s.w[at] - s.q[at];
     }
-    objective.after =
-        sum_lanes(rows, panel, lanes) - damping * squares(rows, panel, s.error, compute);
+    for (int64_t i = 0; i < batch.count; ++i) {
+      objectives[i].after = objective(i);
+    }
   }
-  store_panel(rows, panel, input.order, s.q.data(), s.codes.data(), out);
-  return objective;
+  for (int64_t i = 0; i < batch.count; ++i) {
+    store_panel(rows,
+                batch.first + i,
+                input.order,
+                s.q.data() + s.at(i),
+                s.codes.data() + s.at(i) / kPanelBlock,
+                out);
+  }
 }
+
+// tr(W H W^T) of a matrix from a sample of its panels.
+class WeightEnergy {
+ public:
+  explicit WeightEnergy(int64_t panels)
+      : step_(std::max<int64_t>(panels / kMeasuredPanels, 1)),
+        all_(static_cast<size_t>(panels)),
+        energy_(static_cast<size_t>(panels)) {}
+
+  void add(const RowRange& rows,
+           const Batch& batch,
+           const Factored& input,
+           const BatchScratch& s,
+           const Compute& compute) {
+    const int64_t k = input.hessian.n();
+    for (int64_t i = 0; i < batch.count; ++i) {
+      const int64_t panel = batch.first + i;
+      const float* w = s.w.data() + s.at(i);
+      const double own = squares(rows, panel, k, w, compute);
+      all_[static_cast<size_t>(panel)] = own;
+      if (panel % step_ == 0) {
+        std::array<double, kLanes> lanes{};
+        compute.kernels.energy(1, k, input.hessian.data(), w, lanes.data());
+        energy_[static_cast<size_t>(panel)] =
+            sum_lanes(rows, panel, lanes.data()) - static_cast<double>(input.damping) * own;
+      }
+    }
+  }
+
+  double total() const {
+    double all = 0;       // squares
+    double measured = 0;  // squares of the panels that were measured
+    double energy = 0;    // of those
+    for (size_t panel = 0; panel < all_.size(); ++panel) {
+      all += all_[panel];
+      if (static_cast<int64_t>(panel) % step_ == 0) {
+        measured += all_[panel];
+        energy += energy_[panel];
+      }
+    }
+    return measured > 0 ? energy * (all / measured) : 0;
+  }
+
+ private:
+  int64_t step_;
+  std::vector<double> all_, energy_;  // of each panel
+};
 
 }  // namespace
 
@@ -225,38 +314,21 @@ Objective encode_gptq(const RowRange& rows,
   const int64_t k = input.hessian.n();
   check_output(rows, k, out);
   const int64_t panels = num_panels(rows);
-  const int64_t step = std::max<int64_t>(panels / kMeasuredPanels, 1);
-  struct Weights {
-    double all = 0;       // squares
-    double measured = 0;  // squares of the panels that were measured
-    double energy = 0;    // of those
-  };
   std::vector<Objective> objectives(static_cast<size_t>(panels));
-  std::vector<Weights> weights(static_cast<size_t>(panels));
-  compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    PanelScratch scratch(k);
-    for (int64_t panel = begin; panel < end; ++panel) {
-      objectives[static_cast<size_t>(panel)] =
-          encode_panel(rows, panel, input, options, compute, scratch, out);
-      if (options.measure_weights) {
-        Weights& own = weights[static_cast<size_t>(panel)];
-        own.all = squares(rows, panel, scratch.w, compute);
-        if (panel % step == 0) {
-          own.measured = own.all;
-          own.energy = energy(rows, panel, input.hessian, scratch.w, compute) -
-                       static_cast<double>(input.damping) * own.all;
+  WeightEnergy weights(panels);
+  for_batches(
+      panels,
+      compute,
+      [&](int64_t size) { return BatchScratch(size, k); },
+      [&](const Batch& batch, BatchScratch& scratch) {
+        encode_batch(
+            rows, batch, input, options, compute, scratch, out, objectives.data() + batch.first);
+        if (options.measure_weights) {
+          weights.add(rows, batch, input, scratch, compute);
         }
-      }
-    }
-  });
+      });
   Objective total = total_of(objectives);
-  Weights sum;
-  for (const Weights& own : weights) {
-    sum.all += own.all;
-    sum.measured += own.measured;
-    sum.energy += own.energy;
-  }
-  total.weights = sum.measured > 0 ? sum.energy * (sum.all / sum.measured) : 0;
+  total.weights = weights.total();
   return total;
 }
 
@@ -267,26 +339,43 @@ double measure(const RowRange& rows,
   const int64_t k = hessian.n();
   check_output(rows, k, quantized);
   std::vector<double> energies(static_cast<size_t>(num_panels(rows)));
-  compute.pool.parallel_for(num_panels(rows), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    AlignedFloats error(static_cast<size_t>(k * kLanes));
-    std::vector<float> row(static_cast<size_t>(k));
-    for (int64_t panel = begin; panel < end; ++panel) {
-      load_panel(rows, k, panel, {}, error.data());
-      for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
-        const int64_t index = rows.begin + panel * kLanes + lane;
-        quant::decode(quantized.codes.data() + index * k / 2,
-                      quantized.block_scales.data() + index * k / quant::kBlockSize,
-                      quantized.global_scale,
-                      1,
-                      k,
-                      row.data());
-        for (int64_t column = 0; column < k; ++column) {
-          error[static_cast<size_t>(column * kLanes + lane)] -= row[static_cast<size_t>(column)];
-        }
+  struct Scratch {
+    AlignedFloats error;
+    std::vector<float> row;
+  };
+  const auto subtract = [&](int64_t panel, float* error, std::vector<float>& row) {
+    load_panel(rows, k, panel, {}, error);
+    for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
+      const int64_t index = rows.begin + panel * kLanes + lane;
+      quant::decode(quantized.codes.data() + index * k / 2,
+                    quantized.block_scales.data() + index * k / quant::kBlockSize,
+                    quantized.global_scale,
+                    1,
+                    k,
+                    row.data());
+      for (int64_t column = 0; column < k; ++column) {
+        error[column * kLanes + lane] -= row[static_cast<size_t>(column)];
       }
-      energies[static_cast<size_t>(panel)] = energy(rows, panel, hessian, error, compute);
     }
-  });
+  };
+  for_batches(
+      num_panels(rows),
+      compute,
+      [&](int64_t size) {
+        return Scratch{AlignedFloats(static_cast<size_t>(size * k * kLanes)),
+                       std::vector<float>(static_cast<size_t>(k))};
+      },
+      [&](const Batch& batch, Scratch& scratch) {
+        for (int64_t i = 0; i < batch.count; ++i) {
+          subtract(batch.first + i, scratch.error.data() + i * k * kLanes, scratch.row);
+        }
+        LaneSums lanes{};
+        compute.kernels.energy(batch.count, k, hessian.data(), scratch.error.data(), lanes.data());
+        for (int64_t i = 0; i < batch.count; ++i) {
+          energies[static_cast<size_t>(batch.first + i)] =
+              sum_lanes(rows, batch.first + i, lanes.data() + i * kLanes);
+        }
+      });
   return std::accumulate(energies.begin(), energies.end(), 0.0);
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 constexpr float kDamping = 0.01f;  // of the mean diagonal, as GPTQ (Frantar et al. 2022)
 constexpr float kMoreDamping = 4.0f;
-constexpr int64_t kPanelRows = 64;  // of a step of the factorization
+constexpr int64_t kPanelRows = 64;     // of a step of the factorization
+constexpr int64_t kStripeRows = 256;   // whole steps
+constexpr int64_t kProductRows = 128;  // two panels of so many rows share the first cache
 
 double mean_diagonal(const ScaledHessian& input) {
   const int64_t n = input.hessian.n();
@@ -25,16 +27,70 @@ double mean_diagonal(const ScaledHessian& input) {
   return sum / static_cast<double>(std::max<int64_t>(n, 1));
 }
 
+// Row `row` of the input in its own order of columns.
+void scaled_row(const ScaledHessian& input, int64_t row, float* out) {
+  const float* from = input.hessian.row(row);
+  const int64_t n = input.hessian.n();
+  if (input.scale == nullptr) {
+    std::copy_n(from, n, out);
+    return;
+  }
+  const float* scale = input.scale->data();
+  const float own = scale[row];
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = from[i] / (own * scale[i]);
+  }
+}
+
+// Written by rows: a row is read in one stream, and 16 of them fill whole pieces of every block.
 BlockMatrix permuted(const ScaledHessian& input,
                      const std::vector<int32_t>& order,
-                     const Compute& compute) {
+                     const Compute& compute,
+                     BlockMatrix result = {}) {
   const int64_t n = input.hessian.n();
-  BlockMatrix result(n);
-  compute.pool.parallel_for(n / kPanelBlock, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    for (int64_t j = begin * kPanelBlock; j < end * kPanelBlock; ++j) {
-      const int64_t column = order[static_cast<size_t>(j)];
-      for (int64_t i = 0; i < n; ++i) {
-        result.at(i, j) = input.at(column, order[static_cast<size_t>(i)]);
+  if (result.n() != n) {
+    result = BlockMatrix(n);
+  }
+  compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
+    std::vector<float> rows(static_cast<size_t>(n * kPanelBlock));
+    for (int64_t first = begin; first < end; first += kPanelBlock) {
+      for (int64_t i = 0; i < kPanelBlock; ++i) {
+        scaled_row(input, order[static_cast<size_t>(first + i)], rows.data() + i * n);
+      }
+      for (int64_t block = 0; block < n / kPanelBlock; ++block) {
+        const int32_t* columns = order.data() + block * kPanelBlock;
+        float* out = result.column_block(block) + first * kPanelBlock;
+        for (int64_t i = 0; i < kPanelBlock; ++i) {
+          for (int64_t j = 0; j < kPanelBlock; ++j) {
+            out[i * kPanelBlock + j] = rows[static_cast<size_t>(i * n + columns[j])];
+          }
+        }
+      }
+    }
+  });
+  return result;
+}
+
+// Both directions turned round: the upper triangle of J H J, H symmetric. Zeros in the padding and
+// in what panels on the diagonal reach below it; the rest of the lower triangle stays unset.
+SquareMatrix reversed_upper(const BlockMatrix& hessian, const Compute& compute) {
+  const int64_t n = hessian.n();
+  SquareMatrix result = SquareMatrix::unset(n);
+  compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t first = begin; first < end; first += kPanelBlock) {
+      for (int64_t i = first; i < first + kPanelBlock; ++i) {
+        std::fill(result.row(i) + i / kLanes * kLanes, result.row(i) + first, 0.0f);
+        std::fill(result.row(i) + n, result.row(i) + result.stride(), 0.0f);
+      }
+      for (int64_t column = first; column < n; column += kPanelBlock) {
+        const float* tile = hessian.column_block((n - 1 - column) / kPanelBlock) +
+                            (n - kPanelBlock - first) * kPanelBlock;
+        for (int64_t i = 0; i < kPanelBlock; ++i) {
+          for (int64_t j = 0; j < kPanelBlock; ++j) {
+            result.at(first + i, column + j) =
+                tile[(kPanelBlock - 1 - i) * kPanelBlock + kPanelBlock - 1 - j];
+          }
+        }
       }
     }
   });
@@ -64,63 +120,119 @@ bool factor_diagonal(SquareMatrix& a, int64_t begin, int64_t rows) {
   return true;
 }
 
+// Panels of a stripe of finished rows of R, for the products that take them off the rows below.
+// Those wait for the whole stripe: the matrix is read and written once for kStripeRows rows of R.
+struct Stripe {
+  Stripe(int64_t n, int64_t first_row)
+      : begin(first_row),
+        rows(std::min(kStripeRows, n - first_row)),
+        solved(static_cast<size_t>((n - first_row + kLanes - 1) / kLanes * kLanes * rows)),
+        negative(solved.size()) {}
+
+  // Where row `row` of the panel with column `column` is.
+  int64_t at(int64_t row, int64_t column) const {
+    return ((column - begin) / kLanes * rows + row - begin) * kLanes;
+  }
+  int64_t end() const { return begin + rows; }
+
+  int64_t begin, rows;
+  AlignedFloats solved, negative;  // [panel][rows][kLanes]; panels from `begin` on
+};
+
+// Rows [begin, begin + rows) of R right of the diagonal block: forward substitution, columns
+// independent of each other. Panels may reach into the padding, which stays zero.
+void solve_rows(
+    SquareMatrix& a, int64_t begin, int64_t rows, Stripe& stripe, const Compute& compute) {
+  const int64_t next = begin + rows;
+  const int64_t panels = (a.n() - next + kLanes - 1) / kLanes;
+  compute.pool.parallel_for(panels, 1, [&](int64_t first, int64_t last, int /*thread*/) {
+    for (int64_t p = first; p < last; ++p) {
+      const int64_t column = next + p * kLanes;
+      float* copy = stripe.negative.data() + stripe.at(begin, column);
+      float* same = stripe.solved.data() + stripe.at(begin, column);
+      for (int64_t k = 0; k < rows; ++k) {
+        float* row = a.row(begin + k) + column;
+        float value[kLanes];
+        std::copy_n(row, kLanes, value);
+        for (int64_t m = 0; m < k; ++m) {
+          const float factor = a.at(begin + m, begin + k);
+          const float* other = copy + m * kLanes;
+          for (int64_t lane = 0; lane < kLanes; ++lane) {
+            value[lane] += factor * other[lane];
+          }
+        }
+        const float pivot = a.at(begin + k, begin + k);
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+          value[lane] /= pivot;
+          copy[k * kLanes + lane] = -value[lane];
+        }
+        std::copy_n(value, kLanes, row);
+        std::copy_n(value, kLanes, same + k * kLanes);
+      }
+    }
+  });
+}
+
+// A -= R^T R for rows [from, to) of A, with rows [begin, end) of R: panels on and above the
+// diagonal.
+void take_off(SquareMatrix& a,
+              int64_t from,
+              int64_t to,
+              int64_t begin,
+              int64_t end,
+              const Stripe& stripe,
+              const Compute& compute) {
+  constexpr int64_t kTileRows = 4 * kLanes;
+  constexpr int64_t kTileColumns = 8 * kLanes;
+  const int64_t n = a.n();
+  struct Tile {
+    int64_t row, column;
+  };
+  std::vector<Tile> tiles;
+  for (int64_t row = from; row < to; row += kTileRows) {
+    for (int64_t column = row; column < n; column += kTileColumns) {
+      tiles.push_back({row, column});
+    }
+  }
+  compute.pool.parallel_for(
+      static_cast<int64_t>(tiles.size()), 1, [&](int64_t first, int64_t last, int /*thread*/) {
+        for (int64_t tile = first; tile < last; ++tile) {
+          const auto [row, column] = tiles[static_cast<size_t>(tile)];
+          for (int64_t d = begin; d < end; d += kProductRows) {
+            for (int64_t j = column; j < std::min(column + kTileColumns, n); j += kLanes) {
+              for (int64_t i = row; i <= std::min(row + kTileRows, to) - 1 && i <= j; i += kLanes) {
+                compute.kernels.accumulate(std::min(kLanes, n - i),
+                                           std::min(kProductRows, end - d),
+                                           stripe.solved.data() + stripe.at(d, i),
+                                           kLanes,
+                                           stripe.negative.data() + stripe.at(d, j),
+                                           kLanes,
+                                           a.row(i) + j,
+                                           a.stride());
+              }
+            }
+          }
+        }
+      });
+}
+
 // The upper factor R of A = R^T R over the upper triangle of `a`; false when A is not positive
 // definite in FP32.
 bool cholesky(SquareMatrix& a, const Compute& compute) {
   const int64_t n = a.n();
-  for (int64_t begin = 0; begin < n; begin += kPanelRows) {
-    const int64_t rows = std::min(kPanelRows, n - begin);
-    const int64_t next = begin + rows;
-    if (!factor_diagonal(a, begin, rows)) {
-      return false;
-    }
-    if (next == n) {
-      break;
-    }
-    // The rest of these rows: forward substitution, columns independent of each other. Panels may
-    // reach into the padding, which stays zero.
-    const int64_t panels = (n - next + kLanes - 1) / kLanes;
-    AlignedFloats solved(static_cast<size_t>(panels * rows * kLanes), 0.0f);
-    AlignedFloats negative(solved.size(), 0.0f);
-    compute.pool.parallel_for(panels, 1, [&](int64_t first, int64_t last, int /*thread*/) {
-      for (int64_t p = first; p < last; ++p) {
-        const int64_t column = next + p * kLanes;
-        const int64_t width = std::min(kLanes, n - column);
-        float* copy = negative.data() + p * rows * kLanes;
-        float* same = solved.data() + p * rows * kLanes;
-        for (int64_t k = 0; k < rows; ++k) {
-          float* row = a.row(begin + k) + column;
-          for (int64_t m = 0; m < k; ++m) {
-            const float factor = a.at(begin + m, begin + k);
-            for (int64_t lane = 0; lane < width; ++lane) {
-              row[lane] += factor * copy[m * kLanes + lane];
-            }
-          }
-          const float pivot = a.at(begin + k, begin + k);
-          for (int64_t lane = 0; lane < width; ++lane) {
-            row[lane] /= pivot;
-            copy[k * kLanes + lane] = -row[lane];
-            same[k * kLanes + lane] = row[lane];
-          }
-        }
+  for (int64_t top = 0; top < n; top += kStripeRows) {
+    Stripe stripe(n, top);
+    for (int64_t begin = top; begin < stripe.end(); begin += kPanelRows) {
+      const int64_t rows = std::min(kPanelRows, stripe.end() - begin);
+      if (!factor_diagonal(a, begin, rows)) {
+        return false;
       }
-    });
-    // What is left: A -= R^T R, pairs of panels on and above the diagonal.
-    compute.pool.parallel_for(panels, 1, [&](int64_t first, int64_t last, int /*thread*/) {
-      for (int64_t p = first; p < last; ++p) {
-        const int64_t column = next + p * kLanes;
-        for (int64_t q = 0; q <= p; ++q) {
-          compute.kernels.accumulate(std::min(kLanes, n - next - q * kLanes),
-                                     rows,
-                                     solved.data() + q * rows * kLanes,
-                                     kLanes,
-                                     negative.data() + p * rows * kLanes,
-                                     kLanes,
-                                     a.row(next + q * kLanes) + column,
-                                     a.stride());
-        }
+      if (begin + rows < n) {
+        solve_rows(a, begin, rows, stripe, compute);
+        take_off(a, begin + rows, stripe.end(), begin, begin + rows, stripe, compute);
       }
-    });
+    }
+    take_off(a, stripe.end(), n, top, stripe.end(), stripe, compute);
   }
   return true;
 }
@@ -130,13 +242,26 @@ BlockMatrix feedback_of(const SquareMatrix& r, const Compute& compute) {
   const int64_t n = r.n();
   BlockMatrix result(n);
   compute.pool.parallel_for(n / kPanelBlock, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    for (int64_t j = begin * kPanelBlock; j < end * kPanelBlock; ++j) {
-      const float* row = r.row(n - 1 - j);
-      for (int64_t i = 0; i <= j; ++i) {
-        result.at(i, j) = row[n - 1 - i] / row[n - 1 - j];
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t column = block * kPanelBlock;
+      const float* rows[kPanelBlock];
+      float diagonal[kPanelBlock];
+      for (int64_t j = 0; j < kPanelBlock; ++j) {
+        rows[j] = r.row(n - 1 - column - j);
+        diagonal[j] = rows[j][n - 1 - column - j];
       }
-      for (int64_t i = j + 1; i < n; ++i) {
-        result.at(i, j) = r.at(n - 1 - i, n - 1 - j) / r.at(n - 1 - i, n - 1 - i);
+      float* out = result.column_block(block);
+      for (int64_t i = 0; i < column + kPanelBlock; ++i) {
+        for (int64_t j = std::max<int64_t>(i - column, 0); j < kPanelBlock; ++j) {
+          out[i * kPanelBlock + j] = rows[j][n - 1 - i] / diagonal[j];
+        }
+      }
+      for (int64_t i = column + 1; i < n; ++i) {
+        const float* row = r.row(n - 1 - i);
+        const float own = row[n - 1 - i];
+        for (int64_t j = 0; j < std::min(i - column, kPanelBlock); ++j) {
+          out[i * kPanelBlock + j] = row[n - 1 - column - j] / own;
+        }
       }
     }
   });
@@ -190,15 +315,7 @@ Factored factorize(const ScaledHessian& input, const Compute& compute) {
       float& diagonal = result.hessian.at(i, i);
       diagonal = (diagonal == 0.0f ? 1.0f : diagonal) + result.damping;
     }
-    SquareMatrix reversed(n);
-    const BlockMatrix& hessian = result.hessian;
-    compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
-      for (int64_t i = begin; i < end; ++i) {
-        for (int64_t j = i; j < n; ++j) {
-          reversed.at(i, j) = hessian.at(n - 1 - j, n - 1 - i);
-        }
-      }
-    });
+    SquareMatrix reversed = reversed_upper(result.hessian, compute);
     if (cholesky(reversed, compute)) {
       result.feedback = feedback_of(reversed, compute);
       for (int64_t k = n - 1; k >= 0; --k) {
@@ -209,10 +326,10 @@ Factored factorize(const ScaledHessian& input, const Compute& compute) {
   }
 }
 
-BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute) {
+BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute, BlockMatrix memory) {
   std::vector<int32_t> order(static_cast<size_t>(input.hessian.n()));
   std::iota(order.begin(), order.end(), 0);
-  return permuted(input, order, compute);
+  return permuted(input, order, compute, std::move(memory));
 }
 
 }  // namespace nibble::quantize

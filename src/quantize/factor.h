@@ -42,7 +42,7 @@ std::vector<int32_t> processing_order(const ScaledHessian& input);
 // times as much, and so on. A column that is never used (diagonal 0) gets 1.
 Factored factorize(const ScaledHessian& input, const Compute& compute);
 
-// Undamped, columns as they are.
-BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute);
+// Undamped, columns as they are. memory: what an earlier call returned, to be written over.
+BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute, BlockMatrix memory = {});
 
 }  // namespace nibble::quantize

@@ -40,17 +40,23 @@ Result<std::vector<Matrix>> read_matrices(const Checkpoint& source,
   return matrices;
 }
 
-float amax_of(const std::vector<Matrix>& matrices, const std::vector<float>& scale) {
-  float amax = 0.0f;
+float amax_of(const std::vector<Matrix>& matrices,
+              const std::vector<float>& scale,
+              ThreadPool& pool) {
+  std::vector<float> amax(static_cast<size_t>(pool.num_threads()), 0.0f);
   for (const Matrix& matrix : matrices) {
-    for (int64_t row = 0; row < matrix.info.n; ++row) {
-      const float* values = matrix.values.data() + row * matrix.info.k;
-      for (int64_t i = 0; i < matrix.info.k; ++i) {
-        amax = std::max(amax, std::fabs(values[i] * scale[static_cast<size_t>(i)]));
+    pool.parallel_for(matrix.info.n, 1, [&](int64_t begin, int64_t end, int thread) {
+      float largest = 0.0f;
+      for (int64_t row = begin; row < end; ++row) {
+        const float* values = matrix.values.data() + row * matrix.info.k;
+        for (int64_t i = 0; i < matrix.info.k; ++i) {
+          largest = std::max(largest, std::fabs(values[i] * scale[static_cast<size_t>(i)]));
+        }
       }
-    }
+      amax[static_cast<size_t>(thread)] = std::max(amax[static_cast<size_t>(thread)], largest);
+    });
   }
-  return amax;
+  return *std::max_element(amax.begin(), amax.end());
 }
 
 // Every `step`-th panel of the matrix with scaled columns.
@@ -73,21 +79,22 @@ Matrix sampled(const Matrix& matrix, const std::vector<float>& scale) {
   return result;
 }
 
-// The loss of rounding the scaled matrices, by a weighted sweep or by GPTQ.
+// The loss of rounding the scaled matrices, by a weighted sweep or by GPTQ. blocks: memory to work
+// in, kept from call to call.
 double loss_of(const std::vector<Matrix>& matrices,
                const std::vector<float>& scale,
                const SquareMatrix& hessian,
                bool with_gptq,
-               const Compute& compute) {
+               const Compute& compute,
+               BlockMatrix& blocks) {
   const ScaledHessian scaled{hessian, &scale};
-  const float global = quant::global_scale_from_amax(amax_of(matrices, scale));
+  const float global = quant::global_scale_from_amax(amax_of(matrices, scale, compute.pool));
   Factored factored;
-  BlockMatrix blocks;
   std::vector<float> weight;
   if (with_gptq) {
     factored = factorize(scaled, compute);
   } else {
-    blocks = blocks_of(scaled, compute);
+    blocks = blocks_of(scaled, compute, std::move(blocks));
     for (int64_t i = 0; i < hessian.n(); ++i) {
       weight.push_back(scaled.at(i, i));
     }
@@ -116,12 +123,17 @@ float best_alpha(const std::vector<Matrix>& matrices,
                  const Compute& compute) {
   float best = 0.0f;
   double best_loss = std::numeric_limits<double>::infinity();
+  BlockMatrix blocks;
   for (const float alpha : kAlphas) {
     if (alpha > largest) {
       continue;
     }
-    const double loss = loss_of(
-        matrices, channel_scale(input.mean_magnitude, alpha), input.hessian, with_gptq, compute);
+    const double loss = loss_of(matrices,
+                                channel_scale(input.mean_magnitude, alpha),
+                                input.hessian,
+                                with_gptq,
+                                compute,
+                                blocks);
     if (loss < best_loss) {
       best_loss = loss;
       best = alpha;

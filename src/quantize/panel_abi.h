@@ -11,6 +11,9 @@ namespace nibble::quantize {
 
 inline constexpr int64_t kLanes = 32;
 inline constexpr int64_t kPanelBlock = 16;  // columns that share a scale
+// A task takes up to so many panels, and each piece of a square matrix from memory once for all of
+// them. The bits do not depend on which panels go together.
+inline constexpr int64_t kPanelsAtOnce = 4;
 
 // Scale choice of one block: codes c0 + lowest .. c0 + highest, clamped to 1..126, where c0 is the
 // code nearest to amax / 6 / global. Minimises sum weight[k] (w - q)^2; the lower code of equals.
@@ -27,42 +30,45 @@ struct SweepTask {
 // Square matrices of the tasks below are [k / 16][k][16] f32: 16 columns side by side. Columns of
 // everything are in processing order.
 
-// One panel through GPTQ, by the triangular T of H = T T^T: the weight that column k is rounded to
+// Panels through GPTQ, by the triangular T of H = T T^T: the weight that column k is rounded to
 // is w_k + sum over j < k of e_j V_jk, with V = T / diag(T) and e = w - q.
 struct GptqTask {
-  const float* w;         // [k][kLanes]
+  int64_t panels;
+  const float* w;         // [panels][k][kLanes]
   const float* feedback;  // V + V^T - 1
   const float* cost;      // [k] T_kk^2: of a squared error that later columns make up for
   int64_t k;
   float global;
   int32_t lowest;
   int32_t highest;
-  float* q;         // [k][kLanes]
-  int32_t* codes;   // [k / 16][kLanes]
-  float* error;     // [k][kLanes] w - q
-  float* residual;  // [k][kLanes] cost times what was rounded away
-  double* energy;   // [kLanes] e^T H e
+  float* q;         // [panels][k][kLanes]
+  int32_t* codes;   // [panels][k / 16][kLanes]
+  float* error;     // [panels][k][kLanes] w - q
+  float* residual;  // [panels][k][kLanes] cost times what was rounded away
+  double* energy;   // [panels][kLanes] e^T H e
 };
 
 // H e of GPTQ's error as V residual.
 struct GradientTask {
+  int64_t panels;
   const float* feedback;
   const float* residual;
   int64_t k;
-  float* gradient;  // [k / 16][kLanes][16]
+  float* gradient;  // [panels][k / 16][kLanes][16]
 };
 
 // Coordinate descent on sum over lanes of e^T H e with e = w - q.
 struct DescentTask {
-  const float* w;        // [k][kLanes]
+  int64_t panels;
+  const float* w;        // [panels][k][kLanes]
   const float* hessian;  // damped
   int64_t k;
   float global;
   int32_t rounds;
-  float* q;         // [k][kLanes]: improved in place
-  int32_t* codes;   // [k / 16][kLanes]: improved in place
-  float* gradient;  // [k / 16][kLanes][16]: H e, kept so
-  double* energy;   // [kLanes]: e^T H e at the end
+  float* q;         // [panels][k][kLanes]: improved in place
+  int32_t* codes;   // [panels][k / 16][kLanes]: improved in place
+  float* gradient;  // [panels][k / 16][kLanes][16]: H e, kept so
+  double* energy;   // [panels][kLanes]: e^T H e at the end
 };
 
 struct PanelKernels {
@@ -80,8 +86,8 @@ struct PanelKernels {
   void (*gptq)(const GptqTask* task);
   void (*gradient)(const GradientTask* task);
   void (*descend)(const DescentTask* task);
-  // energy[lane] = v^T H v; h: [k / 16][k][16], symmetric; v: [k][kLanes].
-  void (*energy)(int64_t k, const float* h, const float* v, double* energy);
+  // energy[panel][lane] = v^T H v; h: [k / 16][k][16], symmetric; v: [panels][k][kLanes].
+  void (*energy)(int64_t panels, int64_t k, const float* h, const float* v, double* energy);
   // energy[lane] = sum over k of a[k][lane] * b[k][lane], in double.
   void (*dot)(int64_t k, const float* a, const float* b, double* energy);
   // Causal softmax of scaled scores, in place: x[s][t], column t sees rows s <= t0 + t only, the

@@ -115,16 +115,37 @@ NIBBLE_INLINE void accumulate_tile(int64_t depth,
   }
 }
 
-void accumulate(int64_t rows,
-                int64_t depth,
-                const float* a,
-                int64_t a_stride,
-                const float* b,
-                int64_t b_stride,
-                float* c,
-                int64_t c_stride) {
+constexpr int64_t kLine = 16;  // floats of a cache line
+
+NIBBLE_INLINE void prefetch_tile(const float* c, int64_t c_stride) {
+  for (int64_t i = 0; i < kTileRows; ++i) {
+    for (int64_t v = 0; v < kTileVectors * kWidth; v += kLine) {
+      __builtin_prefetch(c + i * c_stride + v, 1);
+    }
+  }
+}
+
+// next: memory that is needed soon, so many floats for each kTileRows rows are fetched meanwhile.
+NIBBLE_INLINE void accumulate_rows(int64_t rows,
+                                   int64_t depth,
+                                   const float* a,
+                                   int64_t a_stride,
+                                   const float* b,
+                                   int64_t b_stride,
+                                   float* c,
+                                   int64_t c_stride,
+                                   const float* next,
+                                   int64_t next_floats) {
   for (int64_t i = 0; i < rows; i += kTileRows) {
+    for (int64_t at = 0; at < next_floats; at += kLine) {
+      __builtin_prefetch(next + i / kTileRows * next_floats + at);
+    }
     for (int64_t v = 0; v < kVectors; v += kTileVectors) {
+      // A tile of a large matrix takes as long to come as to compute.
+      const bool last_of_row = v + kTileVectors == kVectors;
+      prefetch_tile(last_of_row ? c + (i + kTileRows < rows ? i + kTileRows : 0) * c_stride
+                                : c + i * c_stride + (v + kTileVectors) * kWidth,
+                    c_stride);
       accumulate_tile(depth,
                       a + i,
                       a_stride,
@@ -136,18 +157,61 @@ void accumulate(int64_t rows,
   }
 }
 
-// c += a^T b for 16 columns of a: [end][16], b: [end][kLanes], c: [16][kLanes], from row `begin`.
-void accumulate_block(int64_t begin, int64_t end, const float* a, const float* b, float* c) {
+void accumulate(int64_t rows,
+                int64_t depth,
+                const float* a,
+                int64_t a_stride,
+                const float* b,
+                int64_t b_stride,
+                float* c,
+                int64_t c_stride) {
+  accumulate_rows(rows, depth, a, a_stride, b, b_stride, c, c_stride, nullptr, 0);
+}
+
+// c += a^T b for the columns of c: square: [k / 16][k][16], b: [panels][k][kLanes], rows [begin,
+// end) of both; c: [panels][kChunk][kLanes], the columns from `column` on. A chunk of 16 columns of
+// the matrix comes from memory once for all panels, a chunk of b once for all columns.
+void accumulate_chunks(int64_t panels,
+                       int64_t k,
+                       const float* square,
+                       int64_t column,
+                       int64_t columns,
+                       int64_t begin,
+                       int64_t end,
+                       const float* b,
+                       float* c) {
+  const int64_t next_floats = kChunk * kBlock / (panels * kBlock / kTileRows);
   for (int64_t d = begin; d < end; d += kChunk) {
-    accumulate(kBlock,
-               d + kChunk < end ? kChunk : end - d,
-               a + d * kBlock,
-               kBlock,
-               b + d * kLanes,
-               kLanes,
-               c,
-               kLanes);
+    const int64_t depth = d + kChunk < end ? kChunk : end - d;
+    for (int64_t at = 0; at < columns; at += kBlock) {
+      const float* matrix = square + (column + at) * k + d * kBlock;
+      const bool more = at + kBlock < columns;
+      const float* next = more ? matrix + k * kBlock : square + column * k + (d + kChunk) * kBlock;
+      const bool fetch = depth == kChunk && (more || d + 2 * kChunk <= end);
+      for (int64_t panel = 0; panel < panels; ++panel) {
+        accumulate_rows(kBlock,
+                        depth,
+                        matrix,
+                        kBlock,
+                        b + (panel * k + d) * kLanes,
+                        kLanes,
+                        c + (panel * kChunk + at) * kLanes,
+                        kLanes,
+                        next + panel * (kBlock / kTileRows) * next_floats,
+                        fetch ? next_floats : 0);
+      }
+    }
   }
+}
+
+// The same for one block of 16 columns and one panel; c: [16][kLanes].
+void accumulate_block(int64_t begin, int64_t end, const float* a, const float* b, float* c) {
+  accumulate(
+      kBlock, end - begin, a + begin * kBlock, kBlock, b + begin * kLanes, kLanes, c, kLanes);
+}
+
+NIBBLE_INLINE int64_t chunk_columns(int64_t begin, int64_t k) {
+  return begin + kChunk < k ? kChunk : k - begin;
 }
 
 // ---- scales ----
@@ -203,40 +267,61 @@ NIBBLE_INLINE void add_doubles(F value, double* sum) {
   }
 }
 
-void gptq(const GptqTask* task) {
-  alignas(64) float now[kBlock * kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    task->energy[lane] = 0;
-  }
-  for (int64_t begin = 0; begin < task->k; begin += kBlock) {
-    const float* columns = task->feedback + begin * task->k;
-    for (int64_t i = 0; i < kBlock * kLanes; i += kWidth) {
-      store(now + i, load(task->w + begin * kLanes + i));
-    }
-    accumulate_block(0, begin, columns, task->error, now);
-    const float* own = columns + begin * kBlock;
-    for (int64_t v = 0; v < kVectors; ++v) {
-      float* value = now + v * kWidth;
-      const Choice choice =
-          choose_scale(value, task->cost + begin, task->global, task->lowest, task->highest);
-      store_int(task->codes + begin / kBlock * kLanes + v * kWidth, choice.code);
-      F energy = F{};
-      for (int64_t k = 0; k < kBlock; ++k) {
-        const int64_t at = (begin + k) * kLanes + v * kWidth;
-        const F wanted = load(value + k * kLanes);
-        const F rounded = round_e2m1(wanted / choice.scale) * choice.scale;
-        const F rest = wanted - rounded;
-        const F error = load(task->w + at) - rounded;
-        const F residual = rest * task->cost[begin + k];
-        store(task->q + at, rounded);
-        store(task->error + at, error);
-        store(task->residual + at, residual);
-        energy += residual * rest;
-        for (int64_t j = k + 1; j < kBlock; ++j) {
-          store(value + j * kLanes, load(value + j * kLanes) + error * own[k * kBlock + j]);
-        }
+// One block of one panel. now: [16][kLanes] what the columns are rounded to, before their own
+// errors.
+void gptq_block(const GptqTask* task, int64_t panel, int64_t begin, float* now) {
+  const int64_t first = panel * task->k * kLanes;
+  const float* own = task->feedback + begin * task->k + begin * kBlock;
+  int32_t* codes = task->codes + (panel * task->k + begin) / kBlock * kLanes;
+  for (int64_t v = 0; v < kVectors; ++v) {
+    float* value = now + v * kWidth;
+    const Choice choice =
+        choose_scale(value, task->cost + begin, task->global, task->lowest, task->highest);
+    store_int(codes + v * kWidth, choice.code);
+    F energy = F{};
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const int64_t at = first + (begin + k) * kLanes + v * kWidth;
+      const F wanted = load(value + k * kLanes);
+      const F rounded = round_e2m1(wanted / choice.scale) * choice.scale;
+      const F rest = wanted - rounded;
+      const F error = load(task->w + at) - rounded;
+      const F residual = rest * task->cost[begin + k];
+      store(task->q + at, rounded);
+      store(task->error + at, error);
+      store(task->residual + at, residual);
+      energy += residual * rest;
+      for (int64_t j = k + 1; j < kBlock; ++j) {
+        store(value + j * kLanes, load(value + j * kLanes) + error * own[k * kBlock + j]);
       }
-      add_doubles(energy, task->energy + v * kWidth);
+    }
+    add_doubles(energy, task->energy + panel * kLanes + v * kWidth);
+  }
+}
+
+void gptq(const GptqTask* task) {
+  alignas(64) float now[kPanelsAtOnce * kChunk * kLanes];
+  const int64_t k = task->k;
+  for (int64_t i = 0; i < task->panels * kLanes; ++i) {
+    task->energy[i] = 0;
+  }
+  for (int64_t begin = 0; begin < k; begin += kChunk) {
+    const int64_t columns = chunk_columns(begin, k);
+    for (int64_t panel = 0; panel < task->panels; ++panel) {
+      for (int64_t i = 0; i < columns * kLanes; i += kWidth) {
+        store(now + panel * kChunk * kLanes + i, load(task->w + (panel * k + begin) * kLanes + i));
+      }
+    }
+    accumulate_chunks(task->panels, k, task->feedback, begin, columns, 0, begin, task->error, now);
+    for (int64_t panel = 0; panel < task->panels; ++panel) {
+      for (int64_t at = 0; at < columns; at += kBlock) {
+        float* own = now + (panel * kChunk + at) * kLanes;
+        accumulate_block(begin,
+                         begin + at,
+                         task->feedback + (begin + at) * k,
+                         task->error + panel * k * kLanes,
+                         own);
+        gptq_block(task, panel, begin + at, own);
+      }
     }
   }
 }
@@ -259,22 +344,37 @@ NIBBLE_INLINE void columns_first(const float* from, float* to) {
 }
 
 void gradient(const GradientTask* task) {
-  alignas(64) float sum[kBlock * kLanes];
-  for (int64_t begin = 0; begin < task->k; begin += kBlock) {
-    const float* columns = task->feedback + begin * task->k;
-    const float* own = columns + begin * kBlock;
-    for (int64_t v = 0; v < kVectors; ++v) {
-      const float* residual = task->residual + begin * kLanes + v * kWidth;
-      for (int64_t i = 0; i < kBlock; ++i) {
-        F total = load(residual + i * kLanes);
-        for (int64_t k = i + 1; k < kBlock; ++k) {
-          total += load(residual + k * kLanes) * own[i * kBlock + k];
+  alignas(64) float sum[kPanelsAtOnce * kChunk * kLanes];
+  const int64_t k = task->k;
+  for (int64_t begin = 0; begin < k; begin += kChunk) {
+    const int64_t columns = chunk_columns(begin, k);
+    const int64_t end = begin + columns;
+    for (int64_t panel = 0; panel < task->panels; ++panel) {
+      const float* residual = task->residual + panel * k * kLanes;
+      for (int64_t column = begin; column < end; column += kBlock) {
+        const float* matrix = task->feedback + column * k;
+        const float* own = matrix + column * kBlock;
+        float* out = sum + (panel * kChunk + column - begin) * kLanes;
+        for (int64_t v = 0; v < kVectors; ++v) {
+          const float* rest = residual + column * kLanes + v * kWidth;
+          for (int64_t i = 0; i < kBlock; ++i) {
+            F total = load(rest + i * kLanes);
+            for (int64_t j = i + 1; j < kBlock; ++j) {
+              total += load(rest + j * kLanes) * own[i * kBlock + j];
+            }
+            store(out + i * kLanes + v * kWidth, total);
+          }
         }
-        store(sum + i * kLanes + v * kWidth, total);
+        accumulate_block(column + kBlock, end, matrix, residual, out);
       }
     }
-    accumulate_block(begin + kBlock, task->k, columns, task->residual, sum);
-    lanes_first(sum, task->gradient + begin * kLanes);
+    accumulate_chunks(task->panels, k, task->feedback, begin, columns, end, k, task->residual, sum);
+    for (int64_t panel = 0; panel < task->panels; ++panel) {
+      for (int64_t at = 0; at < columns; at += kBlock) {
+        lanes_first(sum + (panel * kChunk + at) * kLanes,
+                    task->gradient + (panel * k + begin + at) * kLanes);
+      }
+    }
   }
 }
 
@@ -292,218 +392,36 @@ void dot(int64_t k, const float* a, const float* b, double* energy) {
   }
 }
 
-void energy(int64_t k, const float* h, const float* v, double* energy) {
-  alignas(64) float own[kBlock * kLanes];
-  alignas(64) float right[kBlock * kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    energy[lane] = 0;
+void energy(int64_t panels, int64_t k, const float* h, const float* v, double* energy) {
+  alignas(64) float own[kPanelsAtOnce * kChunk * kLanes];
+  alignas(64) float right[kPanelsAtOnce * kChunk * kLanes];
+  for (int64_t i = 0; i < panels * kLanes; ++i) {
+    energy[i] = 0;
   }
-  for (int64_t begin = 0; begin < k; begin += kBlock) {
-    for (int64_t i = 0; i < kBlock * kLanes; i += kWidth) {
+  for (int64_t begin = 0; begin < k; begin += kChunk) {
+    const int64_t columns = chunk_columns(begin, k);
+    const int64_t end = begin + columns;
+    for (int64_t i = 0; i < panels * kChunk * kLanes; i += kWidth) {
       store(own + i, F{});
       store(right + i, F{});
     }
-    accumulate_block(begin, begin + kBlock, h + begin * k, v, own);
-    accumulate_block(begin + kBlock, k, h + begin * k, v, right);
-    for (int64_t i = 0; i < kBlock * kLanes; ++i) {
-      energy[i % kLanes] += static_cast<double>(v[begin * kLanes + i]) *
-                            (static_cast<double>(own[i]) + 2.0 * static_cast<double>(right[i]));
-    }
-  }
-}
-
-// ---- coordinate descent ----
-
-NIBBLE_INLINE bool any_nonzero(F value) {
-#if NIBBLE_PANEL_BYTES == 32
-  return __builtin_ia32_movmskps256((F)(value != F{})) != 0;
-#elif NIBBLE_PANEL_BYTES == 16
-  return __builtin_ia32_movmskps((F)(value != F{})) != 0;
-#else
-  const I set = value != F{};
-  int32_t any = 0;
-  for (int64_t lane = 0; lane < kWidth; ++lane) {
-    any |= set[lane];
-  }
-  return any != 0;
-#endif
-}
-
-// One block of all lanes: [16][kVectors].
-struct BlockState {
-  F gradient[kBlock][kVectors];
-  F q[kBlock][kVectors];
-};
-
-// Twice through the columns with the scales fixed: each goes to the level that is best while the
-// others stay. Returns how much that changes the energy. h: the block's own part of H, [16][16].
-NIBBLE_INLINE void descend_columns(
-    const float* h, const float* inverse, const F* scale, BlockState* state, F* change) {
-  F inverse_scale[kVectors];
-  for (int64_t v = 0; v < kVectors; ++v) {
-    inverse_scale[v] = splat(1.0f) / scale[v];
-    change[v] = F{};
-  }
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int64_t k = 0; k < kBlock; ++k) {
-      const float* row = h + k * kBlock;
-      for (int64_t v = 0; v < kVectors; ++v) {
-        const F slope = state->gradient[k][v];
-        const F before = state->q[k][v];
-        const F target = before + slope * inverse[k];
-        const F after = round_e2m1(target * inverse_scale[v]) * scale[v];
-        const F error = before - after;  // what is added to e
-        state->q[k][v] = after;
-        change[v] += error * (slope + slope + error * row[k]);
-        if (any_nonzero(error)) {
-#pragma GCC unroll 16
-          for (int64_t j = 0; j < kBlock; ++j) {
-            state->gradient[j][v] += error * row[j];
-          }
-        }
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      const float* values = v + panel * k * kLanes;
+      for (int64_t column = begin; column < end; column += kBlock) {
+        const int64_t at = (panel * kChunk + column - begin) * kLanes;
+        accumulate_block(column, column + kBlock, h + column * k, values, own + at);
+        accumulate_block(column + kBlock, end, h + column * k, values, right + at);
       }
     }
-  }
-}
-
-// Tries three scales for a block of every lane; returns whether any lane changed. gradient:
-// [16][kLanes]; delta: [16][kLanes] what is added to e.
-bool descend_block(const DescentTask* task, int64_t begin, const float* gradient, float* delta) {
-  const float* h = task->hessian + begin * task->k + begin * kBlock;
-  int32_t* codes = task->codes + begin / kBlock * kLanes;
-  float* q = task->q + begin * kLanes;
-  float inverse[kBlock];
-  for (int64_t k = 0; k < kBlock; ++k) {
-    inverse[k] = 1.0f / h[k * kBlock + k];
-  }
-  I best_code[kVectors];
-  F best_change[kVectors];
-  F best_q[kBlock][kVectors];
-  I changed = I{};
-  for (int64_t v = 0; v < kVectors; ++v) {
-    best_code[v] = load_int(codes + v * kWidth);
-    best_change[v] = F{};
-    for (int64_t k = 0; k < kBlock; ++k) {
-      best_q[k][v] = load(q + k * kLanes + v * kWidth);
-    }
-  }
-  for (int32_t d = -1; d <= 1; ++d) {
-    I code[kVectors];
-    F scale[kVectors];
-    F change[kVectors];
-    BlockState state;
-    for (int64_t v = 0; v < kVectors; ++v) {
-      code[v] = clamp_code(load_int(codes + v * kWidth) + d);
-      scale[v] = decode_e4m3(code[v]) * task->global;
-      for (int64_t k = 0; k < kBlock; ++k) {
-        state.gradient[k][v] = load(gradient + k * kLanes + v * kWidth);
-        state.q[k][v] = load(q + k * kLanes + v * kWidth);
+    accumulate_chunks(panels, k, h, begin, columns, end, k, v, right);
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      const float* values = v + (panel * k + begin) * kLanes;
+      const int64_t at = panel * kChunk * kLanes;
+      for (int64_t i = 0; i < columns * kLanes; ++i) {
+        energy[panel * kLanes + i % kLanes] +=
+            static_cast<double>(values[i]) *
+            (static_cast<double>(own[at + i]) + 2.0 * static_cast<double>(right[at + i]));
       }
-    }
-    descend_columns(h, inverse, scale, &state, change);
-    for (int64_t v = 0; v < kVectors; ++v) {
-      const I better = change[v] < best_change[v];
-      best_change[v] = better ? change[v] : best_change[v];
-      best_code[v] = better ? code[v] : best_code[v];
-      changed |= better;
-      for (int64_t k = 0; k < kBlock; ++k) {
-        best_q[k][v] = better ? state.q[k][v] : best_q[k][v];
-      }
-    }
-  }
-  for (int64_t v = 0; v < kVectors; ++v) {
-    store_int(codes + v * kWidth, best_code[v]);
-    for (int64_t k = 0; k < kBlock; ++k) {
-      const int64_t at = k * kLanes + v * kWidth;
-      store(delta + at, load(q + at) - best_q[k][v]);
-      store(q + at, best_q[k][v]);
-    }
-  }
-  return any_nonzero((F)(changed & splat_int(0x3F800000)));
-}
-
-// gradient += H delta for the few codes that changed, a lane at a time. delta: [columns][kLanes]
-// of the columns from `begin` on.
-void apply_changes(const DescentTask* task, int64_t begin, int64_t columns, const float* delta) {
-  struct Change {
-    int32_t offset;  // of its row among those of `columns`, in floats
-    float delta;
-  };
-  Change changes[kLanes][kChunk];
-  int32_t count[kLanes] = {};
-  for (int64_t i = 0; i < columns; ++i) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float value = delta[i * kLanes + lane];
-      changes[lane][count[lane]] = {static_cast<int32_t>(i * kBlock), value};
-      count[lane] += value != 0.0f ? 1 : 0;
-    }
-  }
-  for (int64_t block = 0; block < task->k; block += kBlock) {
-    const float* rows = task->hessian + block * task->k + begin * kBlock;
-    float* gradient = task->gradient + block * kLanes;
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      constexpr int64_t kParts = kBlock / kWidth;
-      F sum[kParts];
-#pragma GCC unroll 4
-      for (int64_t p = 0; p < kParts; ++p) {
-        sum[p] = load(gradient + lane * kBlock + p * kWidth);
-      }
-      for (int32_t i = 0; i < count[lane]; ++i) {
-        const Change& change = changes[lane][i];
-#pragma GCC unroll 4
-        for (int64_t p = 0; p < kParts; ++p) {
-          sum[p] += load(rows + change.offset + p * kWidth) * change.delta;
-        }
-      }
-#pragma GCC unroll 4
-      for (int64_t p = 0; p < kParts; ++p) {
-        store(gradient + lane * kBlock + p * kWidth, sum[p]);
-      }
-    }
-  }
-}
-
-// Chunks of columns one after the other: inside a chunk a block sees what the ones before it
-// changed by a dense product, all others after the chunk.
-void descend_chunk(const DescentTask* task, int64_t begin, int64_t columns) {
-  alignas(64) float delta[kChunk * kLanes];
-  alignas(64) float gradient[kBlock * kLanes];
-  bool any = false;
-  for (int64_t at = 0; at < columns; at += kBlock) {
-    const int64_t column = begin + at;
-    columns_first(task->gradient + column * kLanes, gradient);
-    if (any) {
-      accumulate(kBlock,
-                 at,
-                 task->hessian + column * task->k + begin * kBlock,
-                 kBlock,
-                 delta,
-                 kLanes,
-                 gradient,
-                 kLanes);
-    }
-    any = descend_block(task, column, gradient, delta + at * kLanes) || any;
-  }
-  if (any) {
-    apply_changes(task, begin, columns, delta);
-  }
-}
-
-void descend(const DescentTask* task) {
-  const int64_t k = task->k;
-  for (int32_t round = 0; round < task->rounds; ++round) {
-    for (int64_t begin = 0; begin < k; begin += kChunk) {
-      descend_chunk(task, begin, begin + kChunk < k ? kChunk : k - begin);
-    }
-  }
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    task->energy[lane] = 0;
-  }
-  for (int64_t i = 0; i < k; ++i) {
-    const float* slope = task->gradient + i / kBlock * kBlock * kLanes + i % kBlock;
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float e = task->w[i * kLanes + lane] - task->q[i * kLanes + lane];
-      task->energy[lane] += static_cast<double>(e) * static_cast<double>(slope[lane * kBlock]);
     }
   }
 }

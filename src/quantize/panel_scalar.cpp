@@ -1,5 +1,5 @@
 #define NIBBLE_PANEL_BYTES 16
-#include "quantize/panel_body.h"
+#include "quantize/panel_descent.h"
 
 namespace nibble::quantize {
 

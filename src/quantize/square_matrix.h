@@ -15,9 +15,15 @@ class SquareMatrix {
   SquareMatrix() = default;
   // n: a multiple of 16. Zeros.
   explicit SquareMatrix(int64_t n)
-      : n_(n),
-        stride_((n + kLanes - 1) / kLanes * kLanes + kPanelBlock),
-        data_(static_cast<size_t>(n * stride_), 0.0f) {}
+      : n_(n), stride_(stride_of(n)), data_(static_cast<size_t>(n * stride_), 0.0f) {}
+  // Values and padding are the caller's to set.
+  static SquareMatrix unset(int64_t n) {
+    SquareMatrix result;
+    result.n_ = n;
+    result.stride_ = SquareMatrix::stride_of(n);
+    result.data_ = AlignedFloats(static_cast<size_t>(n * result.stride_));
+    return result;
+  }
 
   int64_t n() const { return n_; }
   int64_t stride() const { return stride_; }
@@ -30,6 +36,8 @@ class SquareMatrix {
   float at(int64_t i, int64_t j) const { return row(i)[j]; }
 
  private:
+  static int64_t stride_of(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes + kPanelBlock; }
+
   int64_t n_ = 0;
   int64_t stride_ = 0;
   AlignedFloats data_;
@@ -39,11 +47,13 @@ class SquareMatrix {
 class BlockMatrix {
  public:
   BlockMatrix() = default;
+  // Values are the caller's to set.
   explicit BlockMatrix(int64_t n) : n_(n), data_(static_cast<size_t>(n * n)) {}
 
   int64_t n() const { return n_; }
   const float* data() const { return data_.data(); }
   float* column_block(int64_t block) { return data_.data() + block * n_ * kPanelBlock; }
+  const float* column_block(int64_t block) const { return data_.data() + block * n_ * kPanelBlock; }
   float& at(int64_t i, int64_t j) {
     return column_block(j / kPanelBlock)[i * kPanelBlock + j % kPanelBlock];
   }

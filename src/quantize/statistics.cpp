@@ -121,11 +121,16 @@ InputStatistics StatisticsCollector::finish() {
   }
   result.amax = std::move(amax_);
   if (wants_hessian_) {
-    for (int64_t i = 0; i < width_; ++i) {
-      for (int64_t j = i; j < width_; ++j) {
-        const auto mean = static_cast<float>(static_cast<double>(sum_.at(i, j)) * scale);
-        sum_.at(i, j) = mean;
-        sum_.at(j, i) = mean;
+    // Tiles: the transposed half is written in pieces of whole cache lines.
+    for (int64_t row = 0; row < width_; row += kPanelBlock) {
+      for (int64_t column = row; column < width_; column += kPanelBlock) {
+        for (int64_t i = row; i < row + kPanelBlock; ++i) {
+          for (int64_t j = std::max(i, column); j < column + kPanelBlock; ++j) {
+            const auto mean = static_cast<float>(static_cast<double>(sum_.at(i, j)) * scale);
+            sum_.at(i, j) = mean;
+            sum_.at(j, i) = mean;
+          }
+        }
       }
     }
     result.hessian = std::move(sum_);

@@ -116,9 +116,9 @@ TEST(EncodePanels, EveryStepLowersTheObjective) {
 }
 
 TEST(EncodePanels, ThreadsAndNeighboursChangeNothing) {
-  ThreadPool one(1);
+  ThreadPool one(1);  // takes more panels together
   ThreadPool three(3);
-  const Problem problem = make_problem(100, 64);
+  const Problem problem = make_problem(200, 320);
   const float global = global_of(problem);
   const Factored factored = factorize({problem.hessian}, {panel_kernels(), one});
   auto a = quant::empty_matrix(problem.n, problem.k, global);
@@ -129,12 +129,35 @@ TEST(EncodePanels, ThreadsAndNeighboursChangeNothing) {
   EXPECT_EQ(a.codes, b.codes);
   EXPECT_EQ(a.block_scales, b.block_scales);
   EXPECT_EQ(x.after, y.after);
+  EXPECT_EQ(x.before, y.before);
+  EXPECT_EQ(x.weights, y.weights);
   // The same rows in two calls: other panels, other lanes.
   auto c = quant::empty_matrix(problem.n, problem.k, global);
   encode_gptq({problem.weights.data(), 0, 7}, factored, {}, {panel_kernels(), three}, c);
-  encode_gptq({problem.weights.data(), 7, 100}, factored, {}, {panel_kernels(), three}, c);
+  encode_gptq({problem.weights.data(), 7, 200}, factored, {}, {panel_kernels(), three}, c);
   EXPECT_EQ(a.codes, c.codes);
   EXPECT_EQ(a.block_scales, c.block_scales);
+}
+
+TEST(EncodePanels, EveryInstructionSetReachesTheSameObjective) {
+  ThreadPool pool(2);
+  const Problem problem = make_problem(40, 272);
+  const RowRange rows{problem.weights.data(), 0, problem.n};
+  const auto objective_of = [&](const PanelKernels& kernels, const SquareMatrix& hessian) {
+    const Compute compute{kernels, pool};
+    auto out = quant::empty_matrix(problem.n, problem.k, global_of(problem));
+    return encode_gptq(rows, factorize({hessian}, compute), {}, compute, out);
+  };
+  const Objective scalar = objective_of(kPanelScalar, problem.hessian);
+  const Objective best = objective_of(panel_kernels(), problem.hessian);
+  EXPECT_NEAR(scalar.before, best.before, 1e-2 * best.before);
+  EXPECT_NEAR(scalar.after, best.after, 1e-2 * best.after);
+  EXPECT_NEAR(scalar.weights, best.weights, 1e-4 * best.weights);
+  SquareMatrix other = problem.hessian;
+  for (int64_t i = 0; i < problem.k; i += 2) {
+    other.at(i, i) *= 1.5f;
+  }
+  EXPECT_GT(objective_of(kPanelScalar, other).after, 1.05 * best.after);
 }
 
 // Three columns carry weights, the others are zero: every code and scale can be tried.

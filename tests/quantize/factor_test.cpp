@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -30,22 +31,25 @@ SquareMatrix random_hessian(int64_t n, int64_t rows, unsigned seed = 1) {
   return h;
 }
 
-double triangular(const Factored& f, int64_t i, int64_t k) {
-  return i > k ? 0.0
-               : static_cast<double>(f.feedback.at(i, k)) *
-                     std::sqrt(static_cast<double>(f.cost[static_cast<size_t>(k)]));
-}
-
 // Largest |T T^T - H|, relative to the diagonal.
 double factor_error(const Factored& f) {
   const int64_t n = f.hessian.n();
+  std::vector<std::vector<double>> t;  // rows
+  for (int64_t i = 0; i < n; ++i) {
+    t.emplace_back();
+    for (int64_t k = 0; k < n; ++k) {
+      t.back().push_back(i > k
+                             ? 0.0
+                             : static_cast<double>(f.feedback.at(i, k)) *
+                                   std::sqrt(static_cast<double>(f.cost[static_cast<size_t>(k)])));
+    }
+  }
   double worst = 0;
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t k = std::max(i, j); k < n; ++k) {
-        sum += triangular(f, i, k) * triangular(f, j, k);
-      }
+      const std::vector<double>& a = t[static_cast<size_t>(i)];
+      const double sum =
+          std::inner_product(a.begin(), a.end(), t[static_cast<size_t>(j)].begin(), 0.0);
       const auto size = static_cast<double>(f.hessian.at(i, i) * f.hessian.at(j, j));
       worst = std::max(worst,
                        std::fabs(sum - static_cast<double>(f.hessian.at(i, j))) / std::sqrt(size));
@@ -56,7 +60,7 @@ double factor_error(const Factored& f) {
 
 TEST(Factor, TheFactorTimesItselfIsTheDampedHessian) {
   ThreadPool pool(2);
-  for (const int64_t n : {int64_t{16}, int64_t{48}, int64_t{208}}) {
+  for (const int64_t n : {int64_t{16}, int64_t{48}, int64_t{208}, int64_t{528}}) {
     const Factored f = factorize({random_hessian(n, 3 * n)}, {panel_kernels(), pool});
     EXPECT_LT(factor_error(f), 1e-5) << n;
     for (int64_t i = 0; i < n; ++i) {
@@ -117,11 +121,11 @@ TEST(Factor, DeadColumnsAndTooFewTokensAreNoTrouble) {
 TEST(Factor, ThreadsChangeNothing) {
   ThreadPool one(1);
   ThreadPool three(3);
-  const SquareMatrix h = random_hessian(208, 300);
+  const SquareMatrix h = random_hessian(304, 400);
   const Factored a = factorize({h}, {panel_kernels(), one});
   const Factored b = factorize({h}, {panel_kernels(), three});
-  for (int64_t i = 0; i < 208; ++i) {
-    for (int64_t j = 0; j < 208; ++j) {
+  for (int64_t i = 0; i < 304; ++i) {
+    for (int64_t j = 0; j < 304; ++j) {
       ASSERT_EQ(a.feedback.at(i, j), b.feedback.at(i, j));
     }
   }
