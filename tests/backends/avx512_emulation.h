@@ -240,6 +240,14 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 }  // namespace nibble_emulated
 
 // NOLINTBEGIN(bugprone-reserved-identifier): these replace the compiler's own names
+// Those with an immediate operand are macros in clang's header, and in GCC's without optimization.
+#undef _mm512_cmp_ps_mask
+#undef _mm512_extractf32x8_ps
+#undef _mm512_insertf32x8
+#undef _mm512_inserti64x4
+#undef _mm512_roundscale_ps
+#undef _mm512_shuffle_f32x4
+#undef _mm512_shuffle_ps
 #define __AVX512BF16__ 1
 #define __AVX512VNNI__ 1
 #define __m512 nibble_emulated::m512
