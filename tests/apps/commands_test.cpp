@@ -77,7 +77,9 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
 }
 
 TEST(EngineFlags, StoreKeysAndValuesAsTheCheckpointAsks) {
-  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  const auto source = test::any_golden_path("llama-nvfp4");
+  ASSERT_TRUE(source);
+  checkpoint::CheckpointEditor editor(*source);
   boost::json::object& quant = editor.config().at("quantization_config").as_object();
   const auto kv_dtype = [&](const char* asked) {
     editor.write();
@@ -115,7 +117,9 @@ TEST(LoadText, SaysWhatIsMissing) {
 
 TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
   const test::TempDir folder;
-  folder.copy_from(*test::any_golden_path("llama-nvfp4"));
+  const auto source = test::any_golden_path("llama-nvfp4");
+  ASSERT_TRUE(source);
+  folder.copy_from(*source);
   const auto inspect = [&](std::vector<const char*> flags) {
     flags.insert(flags.begin(), {"inspect", folder.path().c_str()});
     return run(flags);
@@ -140,7 +144,9 @@ TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
 
 TEST(Eval, AModeFileIsTheModelsAndNotTheReferences) {
   const test::TempDir folder;
-  folder.copy_from(*test::any_golden_path("llama-nvfp4"));
+  const auto source = test::any_golden_path("llama-nvfp4");
+  ASSERT_TRUE(source);
+  folder.copy_from(*source);
   const test::TempDir tokenizer;
   std::filesystem::copy_file(test::data_path("tokenizers/gpt2.tokenizer.json"),
                              tokenizer.file("tokenizer.json"));

@@ -57,6 +57,7 @@ std::vector<float> model(const GemmProblem& problem) {
   std::vector<float> y;
   for (int64_t row = 0; row < problem.m; ++row) {
     std::vector<GridBlock> blocks;
+    blocks.reserve(static_cast<size_t>(k / 16));
     for (int64_t b = 0; b < k / 16; ++b) {
       blocks.push_back(grid_of(problem.x.data() + row * k + b * 16));
     }
