@@ -56,6 +56,7 @@ float global_of(const Problem& problem) {
 
 std::vector<float> diagonal_of(const SquareMatrix& h) {
   std::vector<float> diagonal;
+  diagonal.reserve(static_cast<size_t>(h.n()));
   for (int64_t i = 0; i < h.n(); ++i) {
     diagonal.push_back(h.at(i, i));
   }
