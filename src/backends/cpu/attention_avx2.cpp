@@ -17,29 +17,15 @@ struct Attention8 : Math8 {
   static Vec widen(const T* from) {
     return load8(from);
   }
-  template <typename Row>
-  static Vec sum_products(const float* q, int width, const Row& row) {
-    Vec sum[8];
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      sum[j] = zero();
-    }
-    for (int i = 0; i < width; i += 8) {
-      const Vec qv = _mm256_load_ps(q + i);
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-        sum[j] = fma(qv, row(j, i), sum[j]);
-      }
-    }
-    return sum8x8(sum);
-  }
+  static Vec spread(const float* from) { return _mm256_load_ps(from); }
+  static Vec sum_rows(const Vec* sums) { return sum8x8(sums); }
   static Vec scores(const float* q, const float* tile, int width) {
-    return sum_products(
+    return sum_products<Attention8>(
         q, width, [&](int j, int i) { return _mm256_load_ps(tile + j * width + i); });
   }
   template <typename T>
   static Vec scores_of_rows(const float* q, const T* const* rows, int width) {
-    return sum_products(q, width, [&](int j, int i) { return load8(rows[j] + i); });
+    return sum_products<Attention8>(q, width, [&](int j, int i) { return load8(rows[j] + i); });
   }
   static Vec hide(Vec scores, int count) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

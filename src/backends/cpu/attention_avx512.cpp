@@ -20,28 +20,15 @@ struct Attention16 : Math16 {
 
   static Vec widen(const uint16_t* from) { return load_bf16x16(from); }
   static Vec widen(const uint8_t* from) { return join(load8(from), load8(from + 8)); }
-  template <typename Row>
-  static Vec sum_products(const float* q, int width, const Row& row) {
-    Vec sum[8];
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      sum[j] = zero();
-    }
-    for (int i = 0; i < width; i += 8) {
-      const Vec qv = _mm512_broadcast_f32x8(_mm256_load_ps(q + i));
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) {
-        sum[j] = fma(qv, row(j, i), sum[j]);
-      }
-    }
-    return sum16x8(sum);
-  }
+  static Vec spread(const float* from) { return _mm512_broadcast_f32x8(_mm256_load_ps(from)); }
+  static Vec sum_rows(const Vec* sums) { return sum16x8(sums); }
   static Vec scores(const float* q, const float* tile, int width) {
-    return sum_products(q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); });
+    return sum_products<Attention16>(
+        q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); });
   }
   template <typename T>
   static Vec scores_of_rows(const float* q, const T* const* rows, int width) {
-    return sum_products(
+    return sum_products<Attention16>(
         q, width, [&](int j, int i) { return join(load8(rows[j] + i), load8(rows[j + 8] + i)); });
   }
   static Vec hide(Vec scores, int count) {

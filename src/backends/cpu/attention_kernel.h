@@ -16,6 +16,8 @@
 //   widen(from): kLanes bf16 or e4m3 to FP32
 //   row_begin(position, width), kRowStep: where a row of a widened K tile starts, and the distance
 //     of its groups of eight channels
+//   spread(q), sum_rows(sums): for sum_products(): eight channels laid out as in a row, the sums of
+//     eight such vectors
 //   scores(q, tile, width): of kLanes positions whose rows begin at `tile`
 //   scores_of_rows(q, rows, width): of kLanes rows as they are stored
 //   hide(scores, count): minus infinity in the lanes from count on
@@ -78,6 +80,26 @@ void widen(const T* from, int64_t head_dim, int width, float* to, int step) {
   }
 }
 
+// visit(j, at): the row of position base + j begins at element `at` of a cache. Pages of a sequence
+// lie anywhere.
+template <typename Visit>
+void walk_rows(const AttentionTask& task,
+               int64_t page_stride,
+               int64_t slot_stride,
+               int64_t base,
+               int count,
+               const Visit& visit) {
+  int64_t page = base / task.page_size;
+  int64_t slot = base % task.page_size;
+  for (int j = 0; j < count; ++j) {
+    visit(j, task.pages[page] * page_stride + slot * slot_stride);
+    if (++slot == task.page_size) {
+      slot = 0;
+      ++page;
+    }
+  }
+}
+
 // Where the rows of a tile are; past the last, the last again.
 template <typename T>
 void find_rows(const AttentionTask& task,
@@ -87,15 +109,9 @@ void find_rows(const AttentionTask& task,
                int64_t base,
                int count,
                const T** rows) {
-  int64_t page = base / task.page_size;
-  int64_t slot = base % task.page_size;
-  for (int j = 0; j < count; ++j) {
-    rows[j] = static_cast<const T*>(cache) + task.pages[page] * page_stride + slot * slot_stride;
-    if (++slot == task.page_size) {
-      slot = 0;
-      ++page;
-    }
-  }
+  walk_rows(task, page_stride, slot_stride, base, count, [&](int j, int64_t at) {
+    rows[j] = static_cast<const T*>(cache) + at;
+  });
   for (int j = count; j < kTile; ++j) {
     rows[j] = rows[count - 1];
   }
@@ -107,7 +123,7 @@ struct TileRows {
   const T* v[kTile];
 };
 
-// The rows of a tile to L1: the pages of a sequence lie anywhere.
+// The rows of a tile to L1; none where base is past the end.
 void prefetch_tile(const AttentionTask& task,
                    const void* cache,
                    int64_t page_stride,
@@ -116,20 +132,31 @@ void prefetch_tile(const AttentionTask& task,
                    int64_t end) {
   const int64_t element = task.is_e4m3 ? 1 : 2;
   const int64_t bytes = task.head_dim * element;
-  int64_t page = base / task.page_size;
-  int64_t slot = base % task.page_size;
-  const int64_t last = base + kTile < end ? base + kTile : end;
-  for (int64_t position = base; position < last; ++position) {
-    const char* row = static_cast<const char*>(cache) +
-                      (task.pages[page] * page_stride + slot * slot_stride) * element;
-    for (int64_t at = 0; at < bytes; at += 64) {
-      _mm_prefetch(row + at, _MM_HINT_T0);
+  const int count = static_cast<int>(base + kTile < end ? kTile : end - base);
+  walk_rows(task, page_stride, slot_stride, base, count, [&](int, int64_t at) {
+    const char* row = static_cast<const char*>(cache) + at * element;
+    for (int64_t i = 0; i < bytes; i += 64) {
+      _mm_prefetch(row + i, _MM_HINT_T0);
     }
-    if (++slot == task.page_size) {
-      slot = 0;
-      ++page;
+  });
+}
+
+// V::sum_rows of q * row(j, i), i ascending: the products of a query with V::kLanes positions.
+template <typename V, typename Row>
+typename V::Vec sum_products(const float* q, int width, const Row& row) {
+  typename V::Vec sum[8];
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    sum[j] = V::zero();
+  }
+  for (int i = 0; i < width; i += 8) {
+    const typename V::Vec channels = V::spread(q + i);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      sum[j] = V::fma(channels, row(j, i), sum[j]);
     }
   }
+  return V::sum_rows(sum);
 }
 
 // Softmax weights of one query over the tile; rescales what was summed before. score(v) are the
