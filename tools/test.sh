@@ -92,10 +92,11 @@ changed_sources() {
   done | sort -u
 }
 
-# Those of the files on standard input that this build compiles.
+# Those of the files on standard input that this build compiles. Not `grep && echo`: with pipefail a list that ends
+# with a header-only name would fail the step.
 compiled() {
   while read -r file; do
-    grep -qF "/$file\"" build/ci/compile_commands.json && echo "$file"
+    if grep -qF "/$file\"" build/ci/compile_commands.json; then echo "$file"; fi
   done
 }
 
