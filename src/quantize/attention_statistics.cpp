@@ -24,11 +24,11 @@ void transpose_head(
 }
 
 // x as panels [hidden / kLanes][tokens][kLanes].
-AlignedFloats panels_of(const Tensor& x) {
+AlignedFloats panels_of(const Tensor& x, LargeBlocks* blocks) {
   const int64_t tokens = x.shape[0];
   const int64_t width = x.shape[1];
   const int64_t panels = (width + kLanes - 1) / kLanes;
-  AlignedFloats out(static_cast<size_t>(panels * tokens * kLanes), 0.0f);
+  AlignedFloats out(static_cast<size_t>(panels * tokens * kLanes), 0.0f, blocks);
   for (int64_t t = 0; t < tokens; ++t) {
     const uint16_t* row = x.as<uint16_t>() + t * x.stride[0];
     for (int64_t i = 0; i < width; ++i) {
@@ -52,10 +52,10 @@ void add_value_statistics(const AttentionDesc& desc,
   const int64_t steps = tokens / kLanes;
   const int64_t stride = tokens + kPanelBlock;  // odd number of cache lines
   const int64_t panels = (x.shape[1] + kLanes - 1) / kLanes;
-  const AlignedFloats input = panels_of(x);
+  const AlignedFloats input = panels_of(x, compute.blocks);
   AlignedFloats keys(static_cast<size_t>(desc.head_dim * stride));
-  AlignedFloats weights(static_cast<size_t>(tokens * stride));  // A^T: [key][query]
-  AlignedFloats mixed(input.size());
+  AlignedFloats weights(static_cast<size_t>(tokens * stride), compute.blocks);  // A^T: [key][query]
+  AlignedFloats mixed(input.size(), compute.blocks);
   const int64_t shared = desc.heads / desc.kv_heads;
   for (int64_t kv_head = 0; kv_head < desc.kv_heads; ++kv_head) {
     StatisticsCollector& statistics = heads[static_cast<size_t>(kv_head)];
@@ -69,8 +69,17 @@ void add_value_statistics(const AttentionDesc& desc,
         transpose_head(q, head, step * kLanes, kLanes, kLanes, queries.data());
         const int64_t seen = (step + 1) * kLanes;
         float* out = weights.data() + step * kLanes;
-        compute.kernels.accumulate(
-            seen, desc.head_dim, keys.data(), stride, queries.data(), kLanes, out, stride);
+        const ProductTask scores{.panels = 1,
+                                 .rows = seen,
+                                 .depth = desc.head_dim,
+                                 .a = keys.data(),
+                                 .a_stride = stride,
+                                 .b = queries.data(),
+                                 .b_panel = 0,
+                                 .c = out,
+                                 .c_panel = 0,
+                                 .c_stride = stride};
+        compute.kernels.accumulate(&scores);
         compute.kernels.softmax(seen, step * kLanes, desc.scale, out, stride);
       }
     });
@@ -78,14 +87,17 @@ void add_value_statistics(const AttentionDesc& desc,
     compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
       for (int64_t panel = begin; panel < end; ++panel) {
         for (int64_t step = 0; step < steps; ++step) {
-          compute.kernels.accumulate(kLanes,
-                                     (step + 1) * kLanes,
-                                     weights.data() + step * kLanes,
-                                     stride,
-                                     input.data() + panel * tokens * kLanes,
-                                     kLanes,
-                                     mixed.data() + (panel * tokens + step * kLanes) * kLanes,
-                                     kLanes);
+          const ProductTask mix{.panels = 1,
+                                .rows = kLanes,
+                                .depth = (step + 1) * kLanes,
+                                .a = weights.data() + step * kLanes,
+                                .a_stride = stride,
+                                .b = input.data() + panel * tokens * kLanes,
+                                .b_panel = 0,
+                                .c = mixed.data() + (panel * tokens + step * kLanes) * kLanes,
+                                .c_panel = 0,
+                                .c_stride = kLanes};
+          compute.kernels.accumulate(&mix);
         }
       }
     });

@@ -63,7 +63,7 @@ class Collector final : public model::Observer {
   Result<LayerStatistics> finish(const Checkpoint& source) {
     LayerStatistics statistics;
     for (auto& [group, collector] : inputs_) {
-      statistics.inputs[group] = collector.finish();
+      statistics.inputs[group] = collector.finish(compute_);
     }
     TRY(experts_.finish(source, wanted_, needs_hessian(method_), compute_, statistics));
     for (const auto& [group, input] : statistics.inputs) {
@@ -75,7 +75,7 @@ class Collector final : public model::Observer {
     }
     for (auto& [module, heads] : value_heads_) {
       for (StatisticsCollector& head : heads) {
-        statistics.value_heads[module].push_back(head.finish().hessian);
+        statistics.value_heads[module].push_back(head.finish(compute_).hessian);
       }
     }
     return statistics;
@@ -133,6 +133,7 @@ struct Calibrator::State {
   const Checkpoint& source;
   StreamOwner stream;
   Method method = Method::Full;
+  LargeBlocks* blocks = nullptr;
   std::vector<int32_t> tokens;  // whole segments
   int64_t segment = 0;
   int64_t width = 0;
@@ -160,10 +161,12 @@ Calibrator::~Calibrator() = default;
 Result<std::unique_ptr<Calibrator>> Calibrator::create(const Checkpoint& source,
                                                        std::span<const int32_t> tokens,
                                                        Method method,
-                                                       int num_threads) {
+                                                       int num_threads,
+                                                       LargeBlocks* blocks) {
   const checkpoint::ModelConfig& config = source.config();
   auto state = std::make_unique<State>(source, num_threads);
   state->method = method;
+  state->blocks = blocks;
   state->width = config.hidden_size;
   const auto count = static_cast<int64_t>(tokens.size());
   state->segment =
@@ -233,7 +236,7 @@ Result<LayerStatistics> Calibrator::run_layer(int64_t layer,
   const Buffer scratch =
       TRY(Buffer::allocate("calibration scratch", measure.peak_bytes(), s.stream.get()));
 
-  const Compute compute{panel_kernels(), s.pool()};
+  const Compute compute{panel_kernels(), s.pool(), s.blocks};
   Collector collector(wanted, s.method, compute);
   for (int64_t i = 0; i < num_tokens() / s.segment; ++i) {
     Arena arena(scratch.data(), scratch.size_bytes(), Device{});

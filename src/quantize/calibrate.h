@@ -25,11 +25,12 @@ class Calibrator {
  public:
   // tokens: cut into segments of kSegmentTokens (one shorter one when there are fewer), each a
   // sequence of its own; the rest is dropped. Fails when there are too few or one is out of the
-  // vocabulary.
+  // vocabulary. blocks: memory for the statistics, outlives them; may be null.
   static Result<std::unique_ptr<Calibrator>> create(const checkpoint::Checkpoint& source,
                                                     std::span<const int32_t> tokens,
                                                     Method method,
-                                                    int num_threads);
+                                                    int num_threads,
+                                                    LargeBlocks* blocks = nullptr);
   ~Calibrator();
 
   int64_t num_tokens() const;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/number_formats.h"
 
 namespace nibble::quantize {
@@ -118,9 +119,12 @@ TensorReport report_from(const LinearInfo& info,
 
 }  // namespace
 
-Result<SourceWeight> SourceWeight::read(const Checkpoint& source, const LinearInfo& info) {
+Result<SourceWeight> SourceWeight::read(const Checkpoint& source,
+                                        const LinearInfo& info,
+                                        LargeBlocks* blocks) {
   SourceWeight weight;
   weight.info_ = info;
+  weight.bytes_ = AlignedBytes(blocks);
   const bool plain =
       info.format == LinearInfo::Format::Bf16 && info.stored == LinearInfo::Stored::AsFormat;
   if (plain) {
@@ -198,18 +202,29 @@ float global_scale_of(Method method, float amax) {
                                        : quant::global_scale_from_amax(amax);
 }
 
-std::vector<float> SourceWeight::values() const {
-  std::vector<float> all(static_cast<size_t>(info_.n * info_.k));
-  for (int64_t i = 0; i < info_.n; ++i) {
-    row(i, std::span(all).subspan(static_cast<size_t>(i * info_.k), static_cast<size_t>(info_.k)));
+void SourceWeight::widen(ThreadPool& pool) {
+  if (dtype_ == DType::F32) {
+    return;
   }
-  return all;
+  AlignedBytes wide(static_cast<size_t>(info_.n * info_.k) * sizeof(float), bytes_.get_allocator());
+  auto* const out = reinterpret_cast<float*>(wide.data());
+  pool.parallel_for(info_.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t i = begin; i < end; ++i) {
+      row(i, std::span(out + i * info_.k, static_cast<size_t>(info_.k)));
+    }
+  });
+  bytes_ = std::move(wide);
+  dtype_ = DType::F32;
 }
 
-void SourceWeight::replace(const std::vector<float>& values) {
-  dtype_ = DType::F32;
-  bytes_.resize(values.size() * sizeof(float));
-  std::memcpy(bytes_.data(), values.data(), bytes_.size());
+std::span<float> SourceWeight::values() {
+  CHECK(dtype_ == DType::F32, "values of a weight that is not widened: ", info_.weight);
+  return {reinterpret_cast<float*>(bytes_.data()), static_cast<size_t>(info_.n * info_.k)};
+}
+
+std::span<const float> SourceWeight::values() const {
+  CHECK(dtype_ == DType::F32, "values of a weight that is not widened: ", info_.weight);
+  return {reinterpret_cast<const float*>(bytes_.data()), static_cast<size_t>(info_.n * info_.k)};
 }
 
 Encoded encode_weight(

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "quant/nvfp4.h"
+#include "quantize/aligned.h"
 #include "quantize/method.h"
 #include "quantize/report.h"
 
@@ -17,24 +18,22 @@ namespace nibble::quantize {
 // A source weight on the host in the format of the file, read as f32 row by row.
 class SourceWeight {
  public:
+  // blocks: memory for the values, outlives them; may be null.
   static Result<SourceWeight> read(const checkpoint::Checkpoint& source,
-                                   const checkpoint::LinearInfo& info);
+                                   const checkpoint::LinearInfo& info,
+                                   LargeBlocks* blocks = nullptr);
   const checkpoint::LinearInfo& info() const { return info_; }
   void row(int64_t index, std::span<float> out) const;  // out: [k]
-  std::vector<float> values() const;                    // [n][k]
-  // Replaces the values: change(values) with the [n][k] of before.
-  template <typename Change>
-  void change(Change&& change) {
-    std::vector<float> all = values();
-    change(all);
-    replace(all);
-  }
+  // Keeps the values as f32 from now on.
+  void widen(ThreadPool& pool);
+  // [n][k], of a widened weight.
+  std::span<float> values();
+  std::span<const float> values() const;
 
  private:
-  void replace(const std::vector<float>& values);
   checkpoint::LinearInfo info_;
   DType dtype_ = DType::BF16;
-  std::vector<std::byte> bytes_;
+  AlignedBytes bytes_;
 };
 
 // Largest magnitude; an error that names the tensor and the place of the first value that is not

@@ -143,8 +143,8 @@ void encode_sweep(const RowRange& rows,
   check_output(rows, k, out);
   compute.pool.parallel_for(num_panels(rows), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     const auto size = static_cast<size_t>(k * kLanes);
-    AlignedFloats w(size);
-    AlignedFloats q(size);
+    AlignedFloats w(size, compute.blocks);
+    AlignedFloats q(size, compute.blocks);
     std::vector<int32_t> codes(size / quant::kBlockSize);
     for (int64_t panel = begin; panel < end; ++panel) {
       load_panel(rows, k, panel, {}, w.data());
@@ -167,13 +167,13 @@ namespace {
 
 // What a thread needs for one batch after the other: [panels][k][kLanes] each.
 struct BatchScratch {
-  BatchScratch(int64_t panels, int64_t width)
+  BatchScratch(int64_t panels, int64_t width, LargeBlocks* blocks)
       : k(width),
-        w(static_cast<size_t>(panels * k * kLanes)),
-        q(w.size()),
-        error(w.size()),
-        residual(w.size()),
-        gradient(w.size()),
+        w(static_cast<size_t>(panels * k * kLanes), blocks),
+        q(w.size(), blocks),
+        error(w.size(), blocks),
+        residual(w.size(), blocks),
+        gradient(w.size(), blocks),
         codes(w.size() / quant::kBlockSize) {}
 
   int64_t at(int64_t panel) const { return panel * k * kLanes; }
@@ -319,7 +319,7 @@ Objective encode_gptq(const RowRange& rows,
   for_batches(
       panels,
       compute,
-      [&](int64_t size) { return BatchScratch(size, k); },
+      [&](int64_t size) { return BatchScratch(size, k, compute.blocks); },
       [&](const Batch& batch, BatchScratch& scratch) {
         encode_batch(
             rows, batch, input, options, compute, scratch, out, objectives.data() + batch.first);
@@ -362,7 +362,7 @@ double measure(const RowRange& rows,
       num_panels(rows),
       compute,
       [&](int64_t size) {
-        return Scratch{AlignedFloats(static_cast<size_t>(size * k * kLanes)),
+        return Scratch{AlignedFloats(static_cast<size_t>(size * k * kLanes), compute.blocks),
                        std::vector<float>(static_cast<size_t>(k))};
       },
       [&](const Batch& batch, Scratch& scratch) {

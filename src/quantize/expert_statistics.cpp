@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "base/number_formats.h"
 
 namespace nibble::quantize {
@@ -10,6 +11,8 @@ namespace nibble::quantize {
 using checkpoint::Checkpoint;
 
 namespace {
+
+constexpr int64_t kTaskRows = 8;  // ProductTask::rows is a multiple of it
 
 constexpr int64_t kDepth = 64;  // columns of a panel that stay in the first cache
 
@@ -41,6 +44,7 @@ std::vector<uint16_t> expert_inner(const std::vector<float>& gate,
                                    int64_t hidden,
                                    const std::vector<const uint16_t*>& rows,
                                    const Compute& compute) {
+  CHECK(ffn % kTaskRows == 0, "not whole tiles of rows: ", ffn);
   const auto count = static_cast<int64_t>(rows.size());
   std::vector<uint16_t> out(static_cast<size_t>(count * ffn));
   const std::vector<float> gate_columns = gate.empty() ? gate : transposed(gate, ffn, hidden);
@@ -63,14 +67,17 @@ std::vector<uint16_t> expert_inner(const std::vector<float>& gate,
       std::fill(product.begin(), product.end(), 0.0f);
       const auto multiply = [&](const std::vector<float>& columns, AlignedFloats& result) {
         for (int64_t d = 0; d < hidden; d += kDepth) {
-          compute.kernels.accumulate(ffn,
-                                     std::min(kDepth, hidden - d),
-                                     columns.data() + d * ffn,
-                                     ffn,
-                                     x.data() + d * kLanes,
-                                     kLanes,
-                                     result.data(),
-                                     kLanes);
+          const ProductTask task{.panels = 1,
+                                 .rows = ffn,
+                                 .depth = std::min(kDepth, hidden - d),
+                                 .a = columns.data() + d * ffn,
+                                 .a_stride = ffn,
+                                 .b = x.data() + d * kLanes,
+                                 .b_panel = 0,
+                                 .c = result.data(),
+                                 .c_panel = 0,
+                                 .c_stride = kLanes};
+          compute.kernels.accumulate(&task);
         }
       };
       if (!gate.empty()) {
@@ -124,7 +131,7 @@ Result<void> ExpertTokens::finish(const Checkpoint& source,
           if (!read.empty()) {
             collector.add(read, compute);
           }
-          statistics.inputs[group] = collector.finish();
+          statistics.inputs[group] = collector.finish(compute);
         };
     if (const std::string group = scale_group(expert.up.module); wanted.contains(group)) {
       add(group, hidden_, rows);

@@ -37,7 +37,7 @@ class ExpertTokens {
 };
 
 // What down reads: act(gate x) * up x, rounded to bf16 as the forward does. weights: [ffn][hidden]
-// f32, gate empty where there is none; returns [rows, ffn] bf16.
+// f32, ffn a multiple of 8, gate empty where there is none; returns [rows, ffn] bf16.
 std::vector<uint16_t> expert_inner(const std::vector<float>& gate,
                                    const std::vector<float>& up,
                                    int64_t ffn,

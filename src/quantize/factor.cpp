@@ -49,7 +49,7 @@ BlockMatrix permuted(const ScaledHessian& input,
                      BlockMatrix result = {}) {
   const int64_t n = input.hessian.n();
   if (result.n() != n) {
-    result = BlockMatrix(n);
+    result = BlockMatrix(n, compute.blocks);
   }
   compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
     std::vector<float> rows(static_cast<size_t>(n * kPanelBlock));
@@ -75,7 +75,7 @@ BlockMatrix permuted(const ScaledHessian& input,
 // in what panels on the diagonal reach below it; the rest of the lower triangle stays unset.
 SquareMatrix reversed_upper(const BlockMatrix& hessian, const Compute& compute) {
   const int64_t n = hessian.n();
-  SquareMatrix result = SquareMatrix::unset(n);
+  SquareMatrix result = SquareMatrix::unset(n, compute.blocks);
   compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
     for (int64_t first = begin; first < end; first += kPanelBlock) {
       for (int64_t i = first; i < first + kPanelBlock; ++i) {
@@ -123,11 +123,11 @@ bool factor_diagonal(SquareMatrix& a, int64_t begin, int64_t rows) {
 // Panels of a stripe of finished rows of R, for the products that take them off the rows below.
 // Those wait for the whole stripe: the matrix is read and written once for kStripeRows rows of R.
 struct Stripe {
-  Stripe(int64_t n, int64_t first_row)
+  Stripe(int64_t n, int64_t first_row, LargeBlocks* blocks)
       : begin(first_row),
         rows(std::min(kStripeRows, n - first_row)),
-        solved(static_cast<size_t>((n - first_row + kLanes - 1) / kLanes * kLanes * rows)),
-        negative(solved.size()) {}
+        solved(static_cast<size_t>((n - first_row + kLanes - 1) / kLanes * kLanes * rows), blocks),
+        negative(solved.size(), blocks) {}
 
   // Where row `row` of the panel with column `column` is.
   int64_t at(int64_t row, int64_t column) const {
@@ -198,18 +198,21 @@ void take_off(SquareMatrix& a,
       static_cast<int64_t>(tiles.size()), 1, [&](int64_t first, int64_t last, int /*thread*/) {
         for (int64_t tile = first; tile < last; ++tile) {
           const auto [row, column] = tiles[static_cast<size_t>(tile)];
+          const int64_t right = std::min(column + kTileColumns, n);
           for (int64_t d = begin; d < end; d += kProductRows) {
-            for (int64_t j = column; j < std::min(column + kTileColumns, n); j += kLanes) {
-              for (int64_t i = row; i <= std::min(row + kTileRows, to) - 1 && i <= j; i += kLanes) {
-                compute.kernels.accumulate(std::min(kLanes, n - i),
-                                           std::min(kProductRows, end - d),
-                                           stripe.solved.data() + stripe.at(d, i),
-                                           kLanes,
-                                           stripe.negative.data() + stripe.at(d, j),
-                                           kLanes,
-                                           a.row(i) + j,
-                                           a.stride());
-              }
+            for (int64_t i = row; i < std::min({row + kTileRows, to, right}); i += kLanes) {
+              const int64_t j = std::max(i, column);
+              const ProductTask task{.panels = (right - j + kLanes - 1) / kLanes,
+                                     .rows = std::min(kLanes, n - i),
+                                     .depth = std::min(kProductRows, end - d),
+                                     .a = stripe.solved.data() + stripe.at(d, i),
+                                     .a_stride = kLanes,
+                                     .b = stripe.negative.data() + stripe.at(d, j),
+                                     .b_panel = stripe.rows * kLanes,
+                                     .c = a.row(i) + j,
+                                     .c_panel = kLanes,
+                                     .c_stride = a.stride()};
+              compute.kernels.accumulate(&task);
             }
           }
         }
@@ -221,7 +224,7 @@ void take_off(SquareMatrix& a,
 bool cholesky(SquareMatrix& a, const Compute& compute) {
   const int64_t n = a.n();
   for (int64_t top = 0; top < n; top += kStripeRows) {
-    Stripe stripe(n, top);
+    Stripe stripe(n, top, compute.blocks);
     for (int64_t begin = top; begin < stripe.end(); begin += kPanelRows) {
       const int64_t rows = std::min(kPanelRows, stripe.end() - begin);
       if (!factor_diagonal(a, begin, rows)) {
@@ -240,7 +243,7 @@ bool cholesky(SquareMatrix& a, const Compute& compute) {
 // V + V^T - 1 from the factor R of the reversed matrix, J H J = R^T R: T = J R^T J.
 BlockMatrix feedback_of(const SquareMatrix& r, const Compute& compute) {
   const int64_t n = r.n();
-  BlockMatrix result(n);
+  BlockMatrix result(n, compute.blocks);
   compute.pool.parallel_for(n / kPanelBlock, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t column = block * kPanelBlock;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/number_formats.h"
+#include "quantize/encode.h"
 #include "quantize/encode_panels.h"
 #include "quantize/factor.h"
 
@@ -24,32 +25,31 @@ constexpr std::array<float, 5> kAlphas = {0.0f, 0.1f, 0.2f, 0.3f, 0.45f};
 constexpr float kMaxAttentionAlpha = 0.3f;
 constexpr int64_t kSearchPanels = 8;  // at most so many of a matrix are looked at
 
-struct Matrix {
-  LinearInfo info;
-  std::vector<float> values;  // [n][k]
-};
-
-Result<std::vector<Matrix>> read_matrices(const Checkpoint& source,
-                                          const Unit& unit,
-                                          const LayerFolds& folds) {
-  std::vector<Matrix> matrices;
+Result<std::vector<SourceWeight>> read_weights(const Checkpoint& source,
+                                               const Unit& unit,
+                                               const LayerFolds& folds,
+                                               const Compute& compute) {
+  std::vector<SourceWeight> weights;
   for (const LinearInfo& info : unit.linears) {
-    matrices.push_back({info, TRY(source.read_weight(info))});
-    folds.apply(info, matrices.back().values);
+    SourceWeight weight = TRY(SourceWeight::read(source, info, compute.blocks));
+    weight.widen(compute.pool);
+    folds.apply(info, weight.values(), compute.pool);
+    weights.push_back(std::move(weight));
   }
-  return matrices;
+  return weights;
 }
 
-float amax_of(const std::vector<Matrix>& matrices,
+float amax_of(const std::vector<SourceWeight>& weights,
               const std::vector<float>& scale,
               ThreadPool& pool) {
   std::vector<float> amax(static_cast<size_t>(pool.num_threads()), 0.0f);
-  for (const Matrix& matrix : matrices) {
-    pool.parallel_for(matrix.info.n, 1, [&](int64_t begin, int64_t end, int thread) {
+  for (const SourceWeight& weight : weights) {
+    const int64_t k = weight.info().k;
+    pool.parallel_for(weight.info().n, 1, [&](int64_t begin, int64_t end, int thread) {
       float largest = 0.0f;
       for (int64_t row = begin; row < end; ++row) {
-        const float* values = matrix.values.data() + row * matrix.info.k;
-        for (int64_t i = 0; i < matrix.info.k; ++i) {
+        const float* values = weight.values().data() + row * k;
+        for (int64_t i = 0; i < k; ++i) {
           largest = std::max(largest, std::fabs(values[i] * scale[static_cast<size_t>(i)]));
         }
       }
@@ -59,56 +59,66 @@ float amax_of(const std::vector<Matrix>& matrices,
   return *std::max_element(amax.begin(), amax.end());
 }
 
+struct Rows {
+  int64_t n = 0;
+  AlignedFloats values;  // [n][k]
+};
+
 // Every `step`-th panel of the matrix with scaled columns.
-Matrix sampled(const Matrix& matrix, const std::vector<float>& scale) {
-  const int64_t panels = (matrix.info.n + kLanes - 1) / kLanes;
+Rows sampled(const SourceWeight& weight, const std::vector<float>& scale, const Compute& compute) {
+  const auto [n, k] = std::pair(weight.info().n, weight.info().k);
+  const int64_t panels = (n + kLanes - 1) / kLanes;
   const int64_t step = (panels + kSearchPanels - 1) / kSearchPanels;
-  Matrix result;
-  result.info = matrix.info;
-  result.info.n = 0;
-  const int64_t k = matrix.info.k;
+  std::vector<int64_t> rows;
   for (int64_t panel = 0; panel < panels; panel += step) {
-    const int64_t end = std::min(matrix.info.n, (panel + 1) * kLanes);
-    for (int64_t row = panel * kLanes; row < end; ++row, ++result.info.n) {
-      for (int64_t i = 0; i < k; ++i) {
-        result.values.push_back(matrix.values[static_cast<size_t>(row * k + i)] *
-                                scale[static_cast<size_t>(i)]);
-      }
+    for (int64_t row = panel * kLanes; row < std::min(n, (panel + 1) * kLanes); ++row) {
+      rows.push_back(row);
     }
   }
+  Rows result{static_cast<int64_t>(rows.size()),
+              AlignedFloats(rows.size() * scale.size(), compute.blocks)};
+  compute.pool.parallel_for(result.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* values = weight.values().data() + rows[static_cast<size_t>(row)] * k;
+      float* out = result.values.data() + row * k;
+      for (int64_t i = 0; i < k; ++i) {
+        out[i] = values[i] * scale[static_cast<size_t>(i)];
+      }
+    }
+  });
   return result;
 }
 
 // The loss of rounding the scaled matrices, by a weighted sweep or by GPTQ. blocks: memory to work
 // in, kept from call to call.
-double loss_of(const std::vector<Matrix>& matrices,
+double loss_of(const std::vector<SourceWeight>& weights,
                const std::vector<float>& scale,
                const SquareMatrix& hessian,
                bool with_gptq,
                const Compute& compute,
                BlockMatrix& blocks) {
   const ScaledHessian scaled{hessian, &scale};
-  const float global = quant::global_scale_from_amax(amax_of(matrices, scale, compute.pool));
+  const float global = quant::global_scale_from_amax(amax_of(weights, scale, compute.pool));
   Factored factored;
-  std::vector<float> weight;
+  std::vector<float> energy;  // of the columns
   if (with_gptq) {
     factored = factorize(scaled, compute);
   } else {
     blocks = blocks_of(scaled, compute, std::move(blocks));
     for (int64_t i = 0; i < hessian.n(); ++i) {
-      weight.push_back(scaled.at(i, i));
+      energy.push_back(scaled.at(i, i));
     }
   }
   double loss = 0;
-  for (const Matrix& matrix : matrices) {
-    const Matrix part = sampled(matrix, scale);
-    const RowRange rows{part.values.data(), 0, part.info.n};
-    quant::Nvfp4Matrix out = quant::empty_matrix(part.info.n, part.info.k, global);
+  for (const SourceWeight& weight : weights) {
+    const Rows part = sampled(weight, scale, compute);
+    const RowRange rows{part.values.data(), 0, part.n};
+    quant::Nvfp4Matrix out = quant::empty_matrix(part.n, weight.info().k, global);
     if (with_gptq) {
       const GptqOptions options{.window = kGptqWindow, .rounds = 0, .measure_weights = false};
       loss += encode_gptq(rows, factored, options, compute, out).after;
     } else {
-      encode_sweep(rows, weight, kSweepWindow, compute, out);
+      encode_sweep(rows, energy, kSweepWindow, compute, out);
       loss += measure(rows, out, blocks, compute);
     }
   }
@@ -116,7 +126,7 @@ double loss_of(const std::vector<Matrix>& matrices,
 }
 
 // The exponent with the smallest loss; the smaller of equals.
-float best_alpha(const std::vector<Matrix>& matrices,
+float best_alpha(const std::vector<SourceWeight>& weights,
                  const InputStatistics& input,
                  float largest,
                  bool with_gptq,
@@ -128,7 +138,7 @@ float best_alpha(const std::vector<Matrix>& matrices,
     if (alpha > largest) {
       continue;
     }
-    const double loss = loss_of(matrices,
+    const double loss = loss_of(weights,
                                 channel_scale(input.mean_magnitude, alpha),
                                 input.hessian,
                                 with_gptq,
@@ -177,9 +187,9 @@ Result<void> fold_into_norm(const Checkpoint& source,
   if (source.find(norm) == nullptr) {
     return {};
   }
-  const auto matrices = TRY(read_matrices(source, unit, folds));
+  const auto weights = TRY(read_weights(source, unit, folds, compute));
   const float alpha =
-      best_alpha(matrices, input, attention ? kMaxAttentionAlpha : 1.0f, attention, compute);
+      best_alpha(weights, input, attention ? kMaxAttentionAlpha : 1.0f, attention, compute);
   const std::string group = scale_group(unit.linears.front().module);
   folds.alphas[group] = alpha;
   if (alpha == 0.0f) {
@@ -197,8 +207,8 @@ Result<void> fold_down_into_up(const Checkpoint& source,
                                const InputStatistics& input,
                                const Compute& compute,
                                LayerFolds& folds) {
-  const auto matrices = TRY(read_matrices(source, down, folds));
-  const float alpha = best_alpha(matrices, input, 1.0f, false, compute);
+  const auto weights = TRY(read_weights(source, down, folds, compute));
+  const float alpha = best_alpha(weights, input, 1.0f, false, compute);
   const std::string& module = down.linears.front().module;
   folds.alphas[scale_group(module)] = alpha;
   if (alpha > 0.0f) {
@@ -210,23 +220,28 @@ Result<void> fold_down_into_up(const Checkpoint& source,
 
 }  // namespace
 
-void LayerFolds::apply(const LinearInfo& info, std::vector<float>& values) const {
+void LayerFolds::apply(const LinearInfo& info, std::span<float> values, ThreadPool& pool) const {
   const auto divided = rows.find(info.module);
   const auto multiplied = columns.find(scale_group(info.module));
-  for (int64_t row = 0; row < info.n; ++row) {
-    const auto line =
-        std::span(values).subspan(static_cast<size_t>(row * info.k), static_cast<size_t>(info.k));
-    if (divided != rows.end()) {
-      for (float& value : line) {
-        value /= divided->second[static_cast<size_t>(row)];
-      }
-    }
-    if (multiplied != columns.end()) {
-      for (size_t i = 0; i < line.size(); ++i) {
-        line[i] *= multiplied->second[i];
-      }
-    }
+  if (divided == rows.end() && multiplied == columns.end()) {
+    return;
   }
+  pool.parallel_for(info.n, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto line =
+          values.subspan(static_cast<size_t>(row * info.k), static_cast<size_t>(info.k));
+      if (divided != rows.end()) {
+        for (float& value : line) {
+          value /= divided->second[static_cast<size_t>(row)];
+        }
+      }
+      if (multiplied != columns.end()) {
+        for (size_t i = 0; i < line.size(); ++i) {
+          line[i] *= multiplied->second[i];
+        }
+      }
+    }
+  });
 }
 
 std::vector<float> channel_scale(const std::vector<float>& mean_magnitude, float alpha) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct LayerFolds {
   std::map<std::string, float, std::less<>> alphas;  // by scale_group(): exponent of mean |x|
 
   // Applies what concerns this matrix to its [n][k] values.
-  void apply(const checkpoint::LinearInfo& info, std::vector<float>& values) const;
+  void apply(const checkpoint::LinearInfo& info, std::span<float> values, ThreadPool& pool) const;
 };
 
 // mean|x|^alpha over the square root of its extremes' product; a channel that is always 0 gets 1.

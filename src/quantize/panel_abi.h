@@ -15,6 +15,21 @@ inline constexpr int64_t kPanelBlock = 16;  // columns that share a scale
 // them. The bits do not depend on which panels go together.
 inline constexpr int64_t kPanelsAtOnce = 4;
 
+// c[p][i][lane] += sum over d < depth of a[d * a_stride + i] * b[p][d][lane] for i < rows, p <
+// panels, in the order of d.
+struct ProductTask {
+  int64_t panels;
+  int64_t rows;  // a multiple of 8
+  int64_t depth;
+  const float* a;
+  int64_t a_stride;
+  const float* b;   // [depth][kLanes] from panel to panel
+  int64_t b_panel;  // floats
+  float* c;
+  int64_t c_panel;  // floats from panel to panel
+  int64_t c_stride;
+};
+
 // Scale choice of one block: codes c0 + lowest .. c0 + highest, clamped to 1..126, where c0 is the
 // code nearest to amax / 6 / global. Minimises sum weight[k] (w - q)^2; the lower code of equals.
 struct SweepTask {
@@ -72,16 +87,7 @@ struct DescentTask {
 };
 
 struct PanelKernels {
-  // c[i][0..kLanes) += sum over d < depth of a[d * a_stride + i] * b[d * b_stride + lane], i <
-  // rows. rows: a multiple of 8.
-  void (*accumulate)(int64_t rows,
-                     int64_t depth,
-                     const float* a,
-                     int64_t a_stride,
-                     const float* b,
-                     int64_t b_stride,
-                     float* c,
-                     int64_t c_stride);
+  void (*accumulate)(const ProductTask* task);
   void (*sweep)(const SweepTask* task);
   void (*gptq)(const GptqTask* task);
   void (*gradient)(const GradientTask* task);

@@ -68,105 +68,106 @@ NIBBLE_INLINE I clamp_code(I code) {
 
 // ---- products ----
 
-// A tile of c is kept in registers: 8 sums and more hide a multiply-add's latency.
-// Two rows by four vectors beat four by two on AVX2 (88 against 63 GFLOP/s from the second cache).
-constexpr int64_t kTileRows = kBytes == 64 ? 8 : 2;
-constexpr int64_t kTileVectors = kBytes == 64 ? 2 : 4;
+// A tile of c is kept in registers: 8 sums and more hide a multiply-add's latency, 12 also what a
+// load from the second cache takes. AVX2 has 16 registers: 12 sums, 3 vectors of b, one of a.
+constexpr int64_t kTileRows = kBytes == 64 ? 8 : (kBytes == 32 ? 4 : 2);
+constexpr int64_t kTileVectors = kBytes == 64 ? 2 : (kBytes == 32 ? 3 : 4);
 // Columns that a product takes from the first cache at a time: 16 of a and kLanes of b.
 constexpr int64_t kChunk = 128;
+constexpr int64_t kLine = 16;  // floats of a cache line
 
+// b, c: where each vector of the tile starts.
+template <int64_t kRows, int64_t kWide>
 NIBBLE_INLINE void accumulate_tile(int64_t depth,
                                    const float* a,
                                    int64_t a_stride,
-                                   const float* b,
-                                   int64_t b_stride,
-                                   float* c,
+                                   const float* const* b,
+                                   float* const* c,
                                    int64_t c_stride) {
-  F sum[kTileRows][kTileVectors];
+  F sum[kRows][kWide];
 #pragma GCC unroll 8
-  for (int64_t i = 0; i < kTileRows; ++i) {
+  for (int64_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kTileVectors; ++v) {
-      sum[i][v] = load(c + i * c_stride + v * kWidth);
+    for (int64_t v = 0; v < kWide; ++v) {
+      sum[i][v] = load(c[v] + i * c_stride);
     }
   }
   for (int64_t d = 0; d < depth; ++d) {
-    F row[kTileVectors];
+    F row[kWide];
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kTileVectors; ++v) {
-      row[v] = load(b + d * b_stride + v * kWidth);
+    for (int64_t v = 0; v < kWide; ++v) {
+      row[v] = load(b[v] + d * kLanes);
       __asm__("" : "+x"(row[v]));  // GCC would load it once for every row of a
     }
 #pragma GCC unroll 8
-    for (int64_t i = 0; i < kTileRows; ++i) {
+    for (int64_t i = 0; i < kRows; ++i) {
       const F factor = splat(a[d * a_stride + i]);
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < kTileVectors; ++v) {
+      for (int64_t v = 0; v < kWide; ++v) {
         sum[i][v] += factor * row[v];
       }
     }
   }
 #pragma GCC unroll 8
-  for (int64_t i = 0; i < kTileRows; ++i) {
+  for (int64_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kTileVectors; ++v) {
-      store(c + i * c_stride + v * kWidth, sum[i][v]);
+    for (int64_t v = 0; v < kWide; ++v) {
+      store(c[v] + i * c_stride, sum[i][v]);
     }
   }
 }
 
-constexpr int64_t kLine = 16;  // floats of a cache line
-
-NIBBLE_INLINE void prefetch_tile(const float* c, int64_t c_stride) {
-  for (int64_t i = 0; i < kTileRows; ++i) {
-    for (int64_t v = 0; v < kTileVectors * kWidth; v += kLine) {
-      __builtin_prefetch(c + i * c_stride + v, 1);
-    }
+// Vectors [first, first + kWide) of c, counted through the panels. next: memory that is needed
+// soon, of which each tile fetches so many floats.
+template <int64_t kRows, int64_t kWide>
+NIBBLE_INLINE void accumulate_strip(const ProductTask& task,
+                                    int64_t first,
+                                    const float* next,
+                                    int64_t next_floats) {
+  const float* b[kWide];
+  float* c[kWide];
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < kWide; ++v) {
+    const int64_t at = first + v;
+    b[v] = task.b + at / kVectors * task.b_panel + at % kVectors * kWidth;
+    c[v] = task.c + at / kVectors * task.c_panel + at % kVectors * kWidth;
   }
-}
-
-// next: memory that is needed soon, so many floats for each kTileRows rows are fetched meanwhile.
-NIBBLE_INLINE void accumulate_rows(int64_t rows,
-                                   int64_t depth,
-                                   const float* a,
-                                   int64_t a_stride,
-                                   const float* b,
-                                   int64_t b_stride,
-                                   float* c,
-                                   int64_t c_stride,
-                                   const float* next,
-                                   int64_t next_floats) {
-  for (int64_t i = 0; i < rows; i += kTileRows) {
+  for (int64_t i = 0; i < task.rows; i += kRows) {
     for (int64_t at = 0; at < next_floats; at += kLine) {
-      __builtin_prefetch(next + i / kTileRows * next_floats + at);
+      __builtin_prefetch(next + i / kRows * next_floats + at);
     }
-    for (int64_t v = 0; v < kVectors; v += kTileVectors) {
-      // A tile of a large matrix takes as long to come as to compute.
-      const bool last_of_row = v + kTileVectors == kVectors;
-      prefetch_tile(last_of_row ? c + (i + kTileRows < rows ? i + kTileRows : 0) * c_stride
-                                : c + i * c_stride + (v + kTileVectors) * kWidth,
-                    c_stride);
-      accumulate_tile(depth,
-                      a + i,
-                      a_stride,
-                      b + v * kWidth,
-                      b_stride,
-                      c + i * c_stride + v * kWidth,
-                      c_stride);
+    // A tile of a large matrix takes as long to come as to compute.
+    for (int64_t row = 0; row < kRows; ++row) {
+      __builtin_prefetch(c[0] + (kRows + row) * task.c_stride, 1);
+      __builtin_prefetch(c[kWide - 1] + (kRows + row) * task.c_stride, 1);
+    }
+    accumulate_tile<kRows, kWide>(task.depth, task.a + i, task.a_stride, b, c, task.c_stride);
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < kWide; ++v) {
+      c[v] += kRows * task.c_stride;
     }
   }
 }
 
-void accumulate(int64_t rows,
-                int64_t depth,
-                const float* a,
-                int64_t a_stride,
-                const float* b,
-                int64_t b_stride,
-                float* c,
-                int64_t c_stride) {
-  accumulate_rows(rows, depth, a, a_stride, b, b_stride, c, c_stride, nullptr, 0);
+NIBBLE_INLINE void accumulate_strips(const ProductTask& task,
+                                     const float* next,
+                                     int64_t next_floats) {
+  const int64_t vectors = task.panels * kVectors;
+  int64_t v = 0;
+  for (; v + kTileVectors <= vectors; v += kTileVectors) {
+    accumulate_strip<kTileRows, kTileVectors>(task, v, next, next_floats);
+    next += task.rows / kTileRows * next_floats;
+  }
+  if constexpr (kVectors % kTileVectors != 0) {
+    if (v + 2 == vectors) {
+      accumulate_strip<kTileRows, 2>(task, v, next, 0);
+    } else if (v < vectors) {
+      accumulate_strip<2 * kTileRows, 1>(task, v, next, 0);
+    }
+  }
 }
+
+void accumulate(const ProductTask* task) { accumulate_strips(*task, nullptr, 0); }
 
 // c += a^T b for the columns of c: square: [k / 16][k][16], b: [panels][k][kLanes], rows [begin,
 // end) of both; c: [panels][kChunk][kLanes], the columns from `column` on. A chunk of 16 columns of
@@ -180,7 +181,8 @@ void accumulate_chunks(int64_t panels,
                        int64_t end,
                        const float* b,
                        float* c) {
-  const int64_t next_floats = kChunk * kBlock / (panels * kBlock / kTileRows);
+  const int64_t tiles = panels * kVectors / kTileVectors * (kBlock / kTileRows);
+  const int64_t next_floats = (kChunk * kBlock / tiles + kLine - 1) / kLine * kLine;
   for (int64_t d = begin; d < end; d += kChunk) {
     const int64_t depth = d + kChunk < end ? kChunk : end - d;
     for (int64_t at = 0; at < columns; at += kBlock) {
@@ -188,26 +190,36 @@ void accumulate_chunks(int64_t panels,
       const bool more = at + kBlock < columns;
       const float* next = more ? matrix + k * kBlock : square + column * k + (d + kChunk) * kBlock;
       const bool fetch = depth == kChunk && (more || d + 2 * kChunk <= end);
-      for (int64_t panel = 0; panel < panels; ++panel) {
-        accumulate_rows(kBlock,
-                        depth,
-                        matrix,
-                        kBlock,
-                        b + (panel * k + d) * kLanes,
-                        kLanes,
-                        c + (panel * kChunk + at) * kLanes,
-                        kLanes,
-                        next + panel * (kBlock / kTileRows) * next_floats,
+      accumulate_strips({.panels = panels,
+                         .rows = kBlock,
+                         .depth = depth,
+                         .a = matrix,
+                         .a_stride = kBlock,
+                         .b = b + d * kLanes,
+                         .b_panel = k * kLanes,
+                         .c = c + at * kLanes,
+                         .c_panel = kChunk * kLanes,
+                         .c_stride = kLanes},
+                        next,
                         fetch ? next_floats : 0);
-      }
     }
   }
 }
 
 // The same for one block of 16 columns and one panel; c: [16][kLanes].
 void accumulate_block(int64_t begin, int64_t end, const float* a, const float* b, float* c) {
-  accumulate(
-      kBlock, end - begin, a + begin * kBlock, kBlock, b + begin * kLanes, kLanes, c, kLanes);
+  accumulate_strips({.panels = 1,
+                     .rows = kBlock,
+                     .depth = end - begin,
+                     .a = a + begin * kBlock,
+                     .a_stride = kBlock,
+                     .b = b + begin * kLanes,
+                     .b_panel = 0,
+                     .c = c,
+                     .c_panel = 0,
+                     .c_stride = kLanes},
+                    nullptr,
+                    0);
 }
 
 NIBBLE_INLINE int64_t chunk_columns(int64_t begin, int64_t k) {

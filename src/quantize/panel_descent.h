@@ -206,14 +206,7 @@ bool descend_chunk(const DescentTask* task, int64_t begin, int64_t columns, Chan
     const int64_t column = begin + at;
     columns_first(task->gradient + column * kLanes, gradient);
     if (any) {
-      accumulate(kBlock,
-                 at,
-                 task->hessian + column * task->k + begin * kBlock,
-                 kBlock,
-                 delta,
-                 kLanes,
-                 gradient,
-                 kLanes);
+      accumulate_block(0, at, task->hessian + column * task->k + begin * kBlock, delta, gradient);
     }
     any = descend_block(task, column, gradient, delta + at * kLanes) || any;
   }

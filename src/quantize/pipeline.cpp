@@ -182,8 +182,8 @@ class Run {
     int64_t first = steps_.begin()->first;
     if (needs_calibration(options_.method)) {
       const Stopwatch watch(calibration_);
-      calibrator_ = TRY(
-          Calibrator::create(source_, options_.calibration, options_.method, pool_.num_threads()));
+      calibrator_ = TRY(Calibrator::create(
+          source_, options_.calibration, options_.method, pool_.num_threads(), &blocks_));
       first = TRY(resume());
     }
     const int64_t last = steps_.rbegin()->first;
@@ -271,7 +271,7 @@ class Run {
 
   Result<UnitResult> quantize_step(const std::vector<const Unit*>& units,
                                    const LayerStatistics* statistics) {
-    const Compute compute{panel_kernels(), pool_};
+    const Compute compute{panel_kernels(), pool_, &blocks_};
     std::optional<LayerFolds> folds;
     UnitResult all;
     if (statistics != nullptr && options_.method == Method::Full) {
@@ -308,6 +308,7 @@ class Run {
   std::map<int64_t, std::vector<const Unit*>> steps_;
   WorkFolder work_;
   ThreadPool pool_;
+  LargeBlocks blocks_;
   std::unique_ptr<Calibrator> calibrator_;
   std::optional<Progress> progress_;
   Spent calibration_;

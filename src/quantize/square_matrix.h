@@ -17,11 +17,11 @@ class SquareMatrix {
   explicit SquareMatrix(int64_t n)
       : n_(n), stride_(stride_of(n)), data_(static_cast<size_t>(n * stride_), 0.0f) {}
   // Values and padding are the caller's to set.
-  static SquareMatrix unset(int64_t n) {
+  static SquareMatrix unset(int64_t n, LargeBlocks* blocks = nullptr) {
     SquareMatrix result;
     result.n_ = n;
     result.stride_ = SquareMatrix::stride_of(n);
-    result.data_ = AlignedFloats(static_cast<size_t>(n * result.stride_));
+    result.data_ = AlignedFloats(static_cast<size_t>(n * result.stride_), blocks);
     return result;
   }
 
@@ -48,7 +48,8 @@ class BlockMatrix {
  public:
   BlockMatrix() = default;
   // Values are the caller's to set.
-  explicit BlockMatrix(int64_t n) : n_(n), data_(static_cast<size_t>(n * n)) {}
+  explicit BlockMatrix(int64_t n, LargeBlocks* blocks = nullptr)
+      : n_(n), data_(static_cast<size_t>(n * n), blocks) {}
 
   int64_t n() const { return n_; }
   const float* data() const { return data_.data(); }

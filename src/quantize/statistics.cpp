@@ -29,19 +29,33 @@ StatisticsCollector::StatisticsCollector(int64_t width, bool hessian)
       square_(static_cast<size_t>(width), 0.0),
       amax_(static_cast<size_t>(width), 0.0f) {
   CHECK(width % kPanelBlock == 0, "width must be a multiple of 16, got ", width);
-  if (hessian) {
-    sum_ = SquareMatrix(width);
+}
+
+SquareMatrix& StatisticsCollector::sum(const Compute& compute) {
+  if (sum_.empty()) {
+    sum_ = SquareMatrix::unset(width_, compute.blocks);
+    compute.pool.parallel_for(width_, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
+      std::fill(sum_.row(begin), sum_.row(begin) + (end - begin) * sum_.stride(), 0.0f);
+    });
   }
+  return sum_;
 }
 
 void StatisticsCollector::add(std::span<const uint16_t* const> rows, const Compute& compute) {
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t panels = num_panels(width_);
-  panels_.assign(static_cast<size_t>(panels * count * kLanes), 0.0f);
+  const auto floats = static_cast<size_t>(panels * count * kLanes);
+  if (panels_.capacity() < floats) {
+    panels_ = AlignedFloats(compute.blocks);
+  }
+  panels_.resize(floats);
   compute.pool.parallel_for(panels, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
     for (int64_t p = begin; p < end; ++p) {
       float* out = panels_.data() + p * count * kLanes;
       const int64_t columns = std::min(kLanes, width_ - p * kLanes);
+      if (columns < kLanes) {
+        std::fill_n(out, count * kLanes, 0.0f);
+      }
       for (int64_t t = 0; t < count; ++t) {
         const uint16_t* in = rows[static_cast<size_t>(t)] + p * kLanes;
         for (int64_t lane = 0; lane < columns; ++lane) {
@@ -75,6 +89,7 @@ void StatisticsCollector::add(std::span<const uint16_t* const> rows, const Compu
 void StatisticsCollector::add_panels(const float* panels, int64_t rows, const Compute& compute) {
   tokens_ += rows;
   const int64_t count = num_panels(width_);
+  SquareMatrix& sum = this->sum(compute);
   struct Tile {
     int64_t row;
     int64_t column;
@@ -86,32 +101,32 @@ void StatisticsCollector::add_panels(const float* panels, int64_t rows, const Co
       tiles.push_back({row, column});
     }
   }
-  const auto add_pair = [&](int64_t i, int64_t j, int64_t t) {
-    compute.kernels.accumulate(std::min(kLanes, width_ - i * kLanes),
-                               std::min(kDepth, rows - t),
-                               panels + (i * rows + t) * kLanes,
-                               kLanes,
-                               panels + (j * rows + t) * kLanes,
-                               kLanes,
-                               sum_.row(i * kLanes) + j * kLanes,
-                               sum_.stride());
-  };
   compute.pool.parallel_for(
       static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
         for (int64_t tile = begin; tile < end; ++tile) {
           const auto [row, column] = tiles[static_cast<size_t>(tile)];
+          const int64_t right = std::min(column + kTileColumns, count);
           for (int64_t t = 0; t < rows; t += kDepth) {
-            for (int64_t j = column; j < std::min(column + kTileColumns, count); ++j) {
-              for (int64_t i = row; i <= std::min(row + kTileRows - 1, j); ++i) {
-                add_pair(i, j, t);
-              }
+            for (int64_t i = row; i < std::min({row + kTileRows, count, right}); ++i) {
+              const int64_t j = std::max(i, column);
+              const ProductTask task{.panels = right - j,
+                                     .rows = std::min(kLanes, width_ - i * kLanes),
+                                     .depth = std::min(kDepth, rows - t),
+                                     .a = panels + (i * rows + t) * kLanes,
+                                     .a_stride = kLanes,
+                                     .b = panels + (j * rows + t) * kLanes,
+                                     .b_panel = rows * kLanes,
+                                     .c = sum.row(i * kLanes) + j * kLanes,
+                                     .c_panel = kLanes,
+                                     .c_stride = sum.stride()};
+              compute.kernels.accumulate(&task);
             }
           }
         }
       });
 }
 
-InputStatistics StatisticsCollector::finish() {
+InputStatistics StatisticsCollector::finish(const Compute& compute) {
   InputStatistics result;
   result.tokens = tokens_;
   const double scale = tokens_ > 0 ? 1.0 / static_cast<double>(tokens_) : 0.0;
@@ -121,18 +136,21 @@ InputStatistics StatisticsCollector::finish() {
   }
   result.amax = std::move(amax_);
   if (wants_hessian_) {
+    SquareMatrix& h = sum(compute);
     // Tiles: the transposed half is written in pieces of whole cache lines.
-    for (int64_t row = 0; row < width_; row += kPanelBlock) {
-      for (int64_t column = row; column < width_; column += kPanelBlock) {
-        for (int64_t i = row; i < row + kPanelBlock; ++i) {
-          for (int64_t j = std::max(i, column); j < column + kPanelBlock; ++j) {
-            const auto mean = static_cast<float>(static_cast<double>(sum_.at(i, j)) * scale);
-            sum_.at(i, j) = mean;
-            sum_.at(j, i) = mean;
+    compute.pool.parallel_for(width_, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
+      for (int64_t row = begin; row < end; row += kPanelBlock) {
+        for (int64_t column = row; column < width_; column += kPanelBlock) {
+          for (int64_t i = row; i < row + kPanelBlock; ++i) {
+            for (int64_t j = std::max(i, column); j < column + kPanelBlock; ++j) {
+              const auto mean = static_cast<float>(static_cast<double>(h.at(i, j)) * scale);
+              h.at(i, j) = mean;
+              h.at(j, i) = mean;
+            }
           }
         }
       }
-    }
+    });
     result.hessian = std::move(sum_);
   }
   *this = StatisticsCollector();

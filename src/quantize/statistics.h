@@ -32,7 +32,7 @@ class StatisticsCollector {
   int64_t tokens() const { return tokens_; }
   int64_t width() const { return width_; }
   // The means; the collector is empty afterwards.
-  InputStatistics finish();
+  InputStatistics finish(const Compute& compute);
 
  private:
   int64_t width_ = 0;
@@ -40,7 +40,9 @@ class StatisticsCollector {
   bool wants_hessian_ = false;
   std::vector<double> magnitude_, square_;
   std::vector<float> amax_;
-  SquareMatrix sum_;  // upper triangle of X^T X
+  SquareMatrix& sum(const Compute& compute);
+
+  SquareMatrix sum_;  // upper triangle of X^T X, from the first rows on
   AlignedFloats panels_;
 };
 

@@ -47,7 +47,7 @@ class GroupEncoder {
   }
 
   std::optional<Objective> encode(const LinearInfo& info,
-                                  const std::vector<float>& values,
+                                  std::span<const float> values,
                                   const std::vector<SquareMatrix>* value_heads,
                                   quant::Nvfp4Matrix& out) const {
     const RowRange all{values.data(), 0, info.n};
@@ -224,10 +224,13 @@ Result<UnitResult> quantize_unit(const Checkpoint& source,
   std::vector<SourceWeight> weights;
   std::vector<float> amax;
   for (const LinearInfo& info : unit.linears) {
-    weights.push_back(TRY(SourceWeight::read(source, info)));
+    weights.push_back(TRY(SourceWeight::read(source, info, compute.blocks)));
     TRY(weight_amax(weights.back(), compute.pool));
+    if (folds != nullptr || needs_calibration(used)) {
+      weights.back().widen(compute.pool);
+    }
     if (folds != nullptr) {
-      weights.back().change([&](std::vector<float>& values) { folds->apply(info, values); });
+      folds->apply(info, weights.back().values(), compute.pool);
     }
     amax.push_back(TRY(weight_amax(weights.back(), compute.pool)));
   }

@@ -75,7 +75,7 @@ TEST(AttentionStatistics, AreOfTheMixedTokensWhoseHeadsTakeTurns) {
         }
       }
     }
-    const InputStatistics found = heads[static_cast<size_t>(group)].finish();
+    const InputStatistics found = heads[static_cast<size_t>(group)].finish({panel_kernels(), pool});
     EXPECT_EQ(found.tokens, 2 * kTokens);
     for (int64_t i = 0; i < kHidden; ++i) {
       for (int64_t j = 0; j < kHidden; ++j) {

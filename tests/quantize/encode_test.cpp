@@ -1,7 +1,9 @@
 #include "quantize/encode.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,6 +66,23 @@ TEST(Encode, TheNumberOfThreadsChangesNothing) {
   EXPECT_EQ(a.matrix.block_scales, b.matrix.block_scales);
   EXPECT_EQ(a.report.relative_error, b.report.relative_error);
   EXPECT_EQ(*weight_amax(*weight, one), *weight_amax(*weight, three));
+}
+
+TEST(Encode, AWidenedWeightHasTheValuesItHad) {
+  auto editor = base();
+  const auto source = editor.open();
+  const auto info = *source->linear(kUp, 256, 128, "x");
+  auto weight = SourceWeight::read(*source, info);
+  ThreadPool pool(2);
+  const float amax = *weight_amax(*weight, pool);
+  EXPECT_DEATH(weight->values(), "not widened: " + kUp);
+  weight->widen(pool);
+  const std::vector<float> expected = *source->read_weight(info);
+  const std::span<const float> values = weight->values();
+  EXPECT_TRUE(std::equal(values.begin(), values.end(), expected.begin(), expected.end()));
+  EXPECT_EQ(*weight_amax(*weight, pool), amax);
+  weight->values()[300] = 2 * amax;
+  EXPECT_EQ(*weight_amax(*weight, pool), 2 * amax);
 }
 
 TEST(Encode, FourOverSixLeavesLessErrorThanMax) {

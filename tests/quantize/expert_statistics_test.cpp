@@ -13,7 +13,7 @@ namespace nibble::quantize {
 namespace {
 
 TEST(ExpertStatistics, TheInnerValuesAreThoseOfSwiGlu) {
-  constexpr int64_t kFfn = 6;
+  constexpr int64_t kFfn = 24;
   constexpr int64_t kHidden = 16;
   std::mt19937 random(2);
   std::normal_distribution<float> normal;

@@ -56,13 +56,14 @@ TEST(Folds, ApplyMultipliesColumnsAndDividesRows) {
   checkpoint::LinearInfo info;
   info.n = 2;
   info.k = 16;
+  ThreadPool pool(2);
   for (const auto& [module, first, second] :
        {std::tuple{"model.layers.0.mlp.up_proj", 0.5f, 0.25f},
         std::tuple{"model.layers.0.mlp.gate_proj", 2.0f, 2.0f},
         std::tuple{"model.layers.1.mlp.up_proj", 1.0f, 1.0f}}) {
     info.module = module;
     std::vector<float> values(32, 1.0f);
-    folds.apply(info, values);
+    folds.apply(info, values, pool);
     EXPECT_EQ(values[3], first) << module;
     EXPECT_EQ(values[16 + 3], second) << module;
   }

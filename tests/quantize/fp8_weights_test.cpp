@@ -1,6 +1,7 @@
 #include "quantize/fp8_weights.h"
 
 #include <cmath>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -15,11 +16,12 @@ TEST(Fp8Weights, RoundToTheNearestLevelOfTheScale) {
   const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
   ASSERT_TRUE(source.has_value());
   const checkpoint::LinearInfo& info = source->linears().front();
-  const auto weight = SourceWeight::read(*source, info);
+  auto weight = SourceWeight::read(*source, info);
   ThreadPool pool(2);
   const float amax = *weight_amax(*weight, pool);
   const Fp8Matrix matrix = encode_fp8(*weight, fp8_scale(amax), pool);
-  const std::vector<float> values = weight->values();
+  weight->widen(pool);
+  const std::span<const float> values = weight->values();
   ASSERT_EQ(matrix.codes.size(), values.size());
   float largest = 0;
   for (size_t i = 0; i < values.size(); ++i) {

@@ -75,23 +75,40 @@ float error_with(const std::vector<float>& w,
   return sum;
 }
 
-TEST(Panel, AccumulateAddsAProduct) {
+// Tiles of every width: their remainders depend on the number of panels.
+TEST(Panel, AccumulateAddsAProductToEachPanelAndNothingBeside) {
+  constexpr int64_t kRows = 16;
+  constexpr int64_t kDepth = 19;
+  constexpr int64_t kPanels = 5;
+  constexpr int64_t kStride = 40;
+  const auto a = random_values(kDepth * 48, 1.0f);
+  const auto b = random_values(kPanels * kDepth * kLanes, 1.0f, 2);
   for (const auto& [name, kernels] : kernels_here()) {
-    SCOPED_TRACE(name);
-    constexpr int64_t kRows = 8;
-    constexpr int64_t kDepth = 19;
-    const auto a = random_values(kDepth * 48, 1.0f);
-    const auto b = random_values(kDepth * kLanes, 1.0f, 2);
-    std::vector<float> c(kRows * 40, 0.5f);
-    kernels->accumulate(kRows, kDepth, a.data(), 48, b.data(), kLanes, c.data(), 40);
-    for (int64_t i = 0; i < kRows; ++i) {
-      for (int64_t lane = 0; lane < 40; ++lane) {
+    for (int64_t panels = 1; panels <= kPanels; ++panels) {
+      SCOPED_TRACE(name + std::to_string(panels));
+      std::vector<float> c(kPanels * kRows * kStride, 0.5f);
+      const ProductTask task{.panels = panels,
+                             .rows = kRows,
+                             .depth = kDepth,
+                             .a = a.data(),
+                             .a_stride = 48,
+                             .b = b.data(),
+                             .b_panel = kDepth * kLanes,
+                             .c = c.data(),
+                             .c_panel = kRows * kStride,
+                             .c_stride = kStride};
+      kernels->accumulate(&task);
+      for (int64_t at = 0; at < kPanels * kRows * kStride; ++at) {
+        const int64_t panel = at / (kRows * kStride);
+        const int64_t i = at / kStride % kRows;
+        const int64_t lane = at % kStride;
         double expected = 0.5;
-        for (int64_t d = 0; d < kDepth && lane < kLanes; ++d) {
-          expected += static_cast<double>(a[static_cast<size_t>(d * 48 + i)]) *
-                      static_cast<double>(b[static_cast<size_t>(d * kLanes + lane)]);
+        for (int64_t d = 0; d < kDepth && lane < kLanes && panel < panels; ++d) {
+          expected +=
+              static_cast<double>(a[static_cast<size_t>(d * 48 + i)]) *
+              static_cast<double>(b[static_cast<size_t>((panel * kDepth + d) * kLanes + lane)]);
         }
-        EXPECT_NEAR(c[static_cast<size_t>(i * 40 + lane)], expected, 1e-4);
+        EXPECT_NEAR(c[static_cast<size_t>(at)], expected, 1e-4);
       }
     }
   }

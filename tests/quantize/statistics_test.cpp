@@ -36,7 +36,7 @@ TEST(Statistics, AreMeansOverTheTokensOfAllSteps) {
   StatisticsCollector collector(kWidth, true);
   collector.add(std::span(rows.pointers).first(200), compute);
   collector.add(std::span(rows.pointers).subspan(200), compute);
-  const InputStatistics s = collector.finish();
+  const InputStatistics s = collector.finish(compute);
   EXPECT_EQ(s.tokens, 301);
   for (size_t i = 0; i < kWidth; ++i) {
     double magnitude = 0;
@@ -72,8 +72,8 @@ TEST(Statistics, ThreadsChangeNothing) {
   StatisticsCollector b(kWidth, true);
   a.add(rows.pointers, {panel_kernels(), one});
   b.add(rows.pointers, {panel_kernels(), three});
-  const InputStatistics x = a.finish();
-  const InputStatistics y = b.finish();
+  const InputStatistics x = a.finish({panel_kernels(), one});
+  const InputStatistics y = b.finish({panel_kernels(), three});
   EXPECT_EQ(x.mean_magnitude, y.mean_magnitude);
   for (int64_t i = 0; i < kWidth; ++i) {
     for (int64_t j = 0; j < kWidth; ++j) {
@@ -87,7 +87,7 @@ TEST(Statistics, WithoutHessianThereAreOnlySums) {
   ThreadPool pool(1);
   StatisticsCollector collector(16, false);
   collector.add(rows.pointers, {panel_kernels(), pool});
-  const InputStatistics s = collector.finish();
+  const InputStatistics s = collector.finish({panel_kernels(), pool});
   EXPECT_EQ(s.tokens, 5);
   EXPECT_TRUE(s.hessian.empty());
   EXPECT_GT(s.mean_square[0], 0.0f);
