@@ -2,38 +2,12 @@
 
 #include <boost/json.hpp>
 
+#include "server/http/error_body.h"
 #include "server/utf8.h"
 
 namespace nibble::server {
 
 namespace json = boost::json;
-
-namespace {
-
-std::string_view openai_type(int status) {
-  switch (status) {
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "authentication_error";
-    case 404:
-      return "not_found_error";
-    case 405:
-      return "method_not_allowed";
-    case 413:
-      return "request_too_large";
-    case 499:
-      return "cancelled";
-    case 501:
-      return "not_implemented";
-    case 503:
-      return "service_unavailable";
-    default:
-      return "internal_server_error";
-  }
-}
-
-}  // namespace
 
 int http_status(ErrorCode code) {
   switch (code) {
@@ -60,28 +34,13 @@ ApiStyle style_of(const std::string& path) {
   return path.starts_with("/v1/") ? ApiStyle::OpenAi : ApiStyle::Native;
 }
 
-namespace {
-
-std::string error_body(const Error& error, ApiStyle style, int status) {
-  if (style == ApiStyle::Native) {
-    return json::serialize(json::object{{"error", {{"message", to_valid_utf8(error.text())}}}});
-  }
-  json::object body{{"object", "error"},
-                    {"message", to_valid_utf8(error.text())},
-                    {"type", openai_type(status)},
-                    {"param", nullptr},
-                    {"code", status}};
-  if (!error.where.empty()) {
-    body["param"] = to_valid_utf8(error.where);
-  }
-  return json::serialize(body);
-}
-
-}  // namespace
-
 http::Response error_response(const Error& error, ApiStyle style, std::optional<int> status) {
   http::Response response{status.value_or(http_status(error.code)), "application/json", {}, {}};
-  response.body = error_body(error, style, response.status);
+  response.body =
+      http::error_body(response.status,
+                       to_valid_utf8(error.text()),
+                       to_valid_utf8(error.where),
+                       style == ApiStyle::OpenAi ? http::ErrorShape::Flat : http::ErrorShape::Both);
   if (error.code == ErrorCode::Overloaded) {
     response.headers.push_back({"Retry-After", "1"});
   }

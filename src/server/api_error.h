@@ -1,5 +1,6 @@
-// Errors as clients see them: the one place where an ErrorCode becomes an HTTP status, in the two
-// shapes of the API: OpenAI's flat object under /v1, {"error": {"message"}} elsewhere.
+// Errors as clients see them: the one place where an ErrorCode becomes an HTTP status. The path
+// alone decides the shape (http/error_body.h): OpenAI's flat object under /v1, both shapes
+// elsewhere.
 #pragma once
 
 #include <optional>

@@ -111,7 +111,7 @@ void Server::handle(http::ExchangePtr exchange) {
   if (!is_authorized(context_->config, route.access, exchange->request())) {
     http::Response response =
         error_response({ErrorCode::InvalidArgument, "missing or wrong API key", "Authorization"},
-                       ApiStyle::OpenAi,
+                       style_of(exchange->request().path),
                        401);
     response.headers.push_back({"WWW-Authenticate", "Bearer"});
     exchange->respond(std::move(response));

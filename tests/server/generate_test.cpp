@@ -221,6 +221,59 @@ TEST(Generate, RefusesWhatDoesNotFitTheContext) {
   EXPECT_EQ(fixture.post("/generate", R"({"text":""})").status, 400);
 }
 
+TEST(Generate, TakesTheIdsWhereTextIsThereTooAndRefusesAnotherNumberOfTexts) {
+  ServerFixture fixture;
+  const auto both = fixture.post("/generate", R"({"text":"xyz","input_ids":[104,105]})").json();
+  EXPECT_EQ(both.at("text"), "hi");
+  const auto batch =
+      fixture.post("/generate", R"({"text":["x","y"],"input_ids":[[104],[105]]})").json();
+  EXPECT_EQ(batch.at(1).at("text"), "i");
+  for (const char* body : {R"({"text":["x"],"input_ids":[104]})",
+                           R"({"text":"x","input_ids":[[104]]})",
+                           R"({"text":["x"],"input_ids":[[104],[105]]})",
+                           R"({"text":[104],"input_ids":[104]})",
+                           R"({"text":7,"input_ids":[104]})"}) {
+    const auto reply = fixture.post("/generate", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_NE(reply.body.find("send one of them"), std::string::npos) << reply.body;
+  }
+  const auto embeds =
+      fixture.post("/generate", R"({"text":"x","input_ids":[104],"input_embeds":[[0.5]]})");
+  EXPECT_EQ(embeds.status, 400);
+  EXPECT_EQ(embeds.json().at("param"), "input_embeds");
+}
+
+TEST(Generate, AnswersEveryErrorInBothFormsOfUpstream) {
+  ServerConfig config;
+  config.api_key = "secret";
+  ServerFixture fixture(config);
+  const auto post = [&](const char* body, const char* headers) {
+    return test::http(fixture.port(), "POST", "/generate", body, headers);
+  };
+  const auto expect_both = [](const test::HttpReply& reply, int status) {
+    EXPECT_EQ(reply.status, status);
+    const json::value body = reply.json();
+    ASSERT_TRUE(body.is_object()) << reply.body;
+    EXPECT_EQ(body.at("object"), "error");
+    EXPECT_EQ(body.at("code"), status);
+    EXPECT_FALSE(body.at("message").as_string().empty());
+    EXPECT_EQ(body.at("error").at("message"), body.at("message"));
+  };
+  const char* key = "Authorization: Bearer secret\r\n";
+  expect_both(post(R"({"text":"a"})", ""), 401);
+  expect_both(post(R"({"text":"a")", key), 400);
+  expect_both(post(R"({"text":""})", key), 400);
+  expect_both(test::http(fixture.port(), "DELETE", "/generate", "", key), 405);
+  fixture.engine.fail_requests({ErrorCode::Overloaded, "the queue is full", {}});
+  expect_both(post(R"({"text":"a"})", key), 503);
+  fixture.engine.fail_requests({ErrorCode::Internal, "lost", {}});
+  expect_both(post(R"({"text":"a"})", key), 500);
+  const auto openai =  // under /v1: flat alone
+      test::http(fixture.port(), "POST", "/v1/completions", "{}", "Content-Type: text/plain\r\n");
+  EXPECT_EQ(openai.status, 401);
+  EXPECT_FALSE(openai.json().as_object().contains("error"));
+}
+
 TEST(Generate, SendsErrorsOfStreamsAsEvents) {
   ServerFixture fixture;
   const auto late = fixture.post(

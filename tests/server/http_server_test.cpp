@@ -153,6 +153,19 @@ TEST(HttpServer, RefusesWhatIsNotHttp) {
   EXPECT_EQ(test::http(server->port(), "GET", "/").status, 200);
 }
 
+TEST(HttpServer, AcceptsTargetsThatNameTheServer) {
+  const auto server = start(echo);
+  const auto body_of = [&](const char* target) {
+    return test::http(server->port(), "GET", target).body;
+  };
+  EXPECT_EQ(body_of("http://host:30000/a/b?q=1"), "GET /a/b?q=1 ");
+  EXPECT_EQ(body_of("HTTPS://[::1]/a%20b"), "GET /a b? ");
+  EXPECT_EQ(body_of("http://host"), "GET /? ");
+  EXPECT_EQ(body_of("http://host?q=/x"), "GET /?q=/x ");
+  EXPECT_EQ(body_of("/http://host/a"), "GET /http://host/a? ");  // a path like any other
+  EXPECT_EQ(body_of("ftp://host/a"), "GET ftp://host/a? ");
+}
+
 TEST(HttpServer, RefusesABodyWithoutAnEndAndReadsNoRequestOutOfIt) {
   const auto server = start(echo);
   for (const char* coding : {"identity", "gzip", "chunked, gzip"}) {

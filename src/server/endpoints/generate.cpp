@@ -157,9 +157,7 @@ void NativeAnswer::update(Generation& generation, size_t index) {
   for (size_t i = 0; i < generation.sequences().size(); ++i) {
     const Sequence& sequence = generation.sequences()[i];
     if (sequence.failed()) {
-      const auto style =
-          http_status(sequence.error.code) >= 500 ? ApiStyle::OpenAi : ApiStyle::Native;
-      exchange->respond(error_response(sequence.error, style));
+      exchange->respond(error_response(sequence.error, ApiStyle::Native));
       return;
     }
     results.push_back(result(generation, i, {}));

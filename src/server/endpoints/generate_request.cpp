@@ -166,6 +166,44 @@ Result<std::vector<std::string>> read_rids(const JsonObject& body, bool batch, s
   return rids;
 }
 
+// Whether `value` is text or a list of texts, as opposed to ids.
+bool is_text(const json::value& value) {
+  return value.is_string() ||
+         (value.is_array() && !value.get_array().empty() && value.get_array()[0].is_string());
+}
+
+// As upstream: where text and input_ids are both there, the ids are the prompt and the text is the
+// client's note. A note of another number of prompts is refused: one of the two is a mistake.
+Result<void> read_prompt_fields(const JsonObject& body,
+                                const RequestLimits& limits,
+                                GenerateRequest& request) {
+  const json::value* text = body.find("text");
+  const json::value* ids = body.find("input_ids");
+  if (text == nullptr && ids == nullptr) {
+    return invalid("one of text and input_ids is required");
+  }
+  if (ids != nullptr && is_text(*ids)) {
+    return invalid("expected token ids, found text", "input_ids");
+  }
+  request.prompt_field = ids != nullptr ? "input_ids" : "text";
+  request.prompts = TRY(read_prompts(ids != nullptr ? *ids : *text, request.prompt_field, limits));
+  if (text == nullptr) {
+    return {};
+  }
+  const Prompts& prompts = request.prompts;
+  if (ids == nullptr && !std::holds_alternative<std::string>(prompts.prompts.front())) {
+    return invalid("expected a string or a list of strings, found token ids", "text");
+  }
+  if (ids != nullptr && (!is_text(*text) || text->is_array() != prompts.batch ||
+                         (prompts.batch && text->get_array().size() != prompts.prompts.size()))) {
+    return invalid(
+        "input_ids is the prompt where both are given, and text must then be a string for each of "
+        "its prompts; send one of them",
+        "text");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<GenerateRequest> parse_generate_request(std::string_view body_text,
@@ -189,21 +227,7 @@ Result<GenerateRequest> parse_generate_request(std::string_view body_text,
   TRY(refuse_fields(body, kUnsupported));
 
   GenerateRequest request;
-  request.prompt_field = body.has("text") ? "text" : "input_ids";
-  const json::value* prompt = body.find(request.prompt_field);
-  if (prompt == nullptr) {
-    return invalid("one of text and input_ids is required");
-  }
-  if (request.prompt_field == "input_ids" &&
-      (prompt->is_string() || (prompt->is_array() && !prompt->get_array().empty() &&
-                               prompt->get_array()[0].is_string()))) {
-    return invalid("expected token ids, found text", "input_ids");
-  }
-  request.prompts = TRY(read_prompts(*prompt, request.prompt_field, limits));
-  if (request.prompt_field == "text" &&
-      !std::holds_alternative<std::string>(request.prompts.prompts.front())) {
-    return invalid("expected a string or a list of strings, found token ids", "text");
-  }
+  TRY(read_prompt_fields(body, limits, request));
   const size_t count = request.prompts.prompts.size();
   TRY(read_sampling_list(body, limits, count, request.sampling));
   if (static_cast<int64_t>(count) * request.sampling.front().n > limits.max_sequences) {

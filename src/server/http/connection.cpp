@@ -10,6 +10,8 @@
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
 
+#include "server/http/error_body.h"
+
 namespace nibble::server::http {
 
 namespace asio = boost::asio;
@@ -38,10 +40,11 @@ bool connection_ended(const error_code& code) {
 Request to_request(beast_http::request<beast_http::string_body>&& message, BodyLease&& lease) {
   Request request;
   request.method = std::string(message.method_string());
-  const std::string_view target(message.target().data(), message.target().size());
+  const std::string target =
+      origin_form(std::string_view(message.target().data(), message.target().size()));
   const size_t question = std::min(target.find('?'), target.size());
   request.path = percent_decode(target.substr(0, question), false);
-  request.query = std::string(target.substr(std::min(question + 1, target.size())));
+  request.query = target.substr(std::min(question + 1, target.size()));
   for (const auto& field : message) {
     request.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   }
@@ -335,11 +338,7 @@ asio::awaitable<bool> Connection::send(std::string bytes) {
 }
 
 asio::awaitable<Connection::Next> Connection::refuse(int status, std::string message) {
-  const std::string body =
-      fmt::format(R"({{"object":"error","message":"{}","type":"{}","param":null,"code":{}}})",
-                  message,
-                  reason_phrase(status),
-                  status);
+  const std::string body = error_body(status, message, "", ErrorShape::Both);
   std::string bytes = head(status, "application/json", make_request_id(""), false);
   bytes += fmt::format("Content-Length: {}\r\n\r\n{}", body.size(), body);
   if (co_await send(std::move(bytes))) {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/http/error_body.h"
+
 namespace nibble::server::http {
 
 ExchangeState::News ExchangeState::take_news() {
@@ -41,7 +43,10 @@ void ExchangeState::detach() {
 
 Exchange::~Exchange() {
   if (!answered()) {
-    respond({500, "application/json", R"({"error":{"message":"the request was dropped"}})", {}});
+    respond({500,
+             "application/json",
+             error_body(500, "the request was dropped", "", ErrorShape::Both),
+             {}});
   } else {
     finish();
   }

@@ -34,6 +34,7 @@ struct HttpServer::Impl {
 
   asio::awaitable<void> accept_loop();
   void spawn(tcp::socket socket);
+  void stop_accepting();
 };
 
 asio::awaitable<void> HttpServer::Impl::accept_loop() {
@@ -75,6 +76,14 @@ void HttpServer::Impl::spawn(tcp::socket socket) {
         connections.erase(connection);
         all_closed.notify_all();
       });
+}
+
+void HttpServer::Impl::stop_accepting() {
+  shared.draining = true;
+  asio::post(acceptor.get_executor(), [this] {
+    error_code ignored;
+    acceptor.close(ignored);
+  });
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -128,11 +137,7 @@ size_t HttpServer::num_connections() const {
 }
 
 bool HttpServer::drain(double timeout_seconds) {
-  impl_->shared.draining = true;
-  asio::post(impl_->acceptor.get_executor(), [state = impl_.get()] {
-    error_code ignored;
-    state->acceptor.close(ignored);
-  });
+  impl_->stop_accepting();
   std::unique_lock lock(impl_->mutex);
   for (const auto& connection : impl_->connections) {
     connection->close_when_idle();
@@ -146,11 +151,7 @@ void HttpServer::stop() {
   if (impl_->threads.empty()) {
     return;
   }
-  impl_->shared.draining = true;
-  asio::post(impl_->acceptor.get_executor(), [state = impl_.get()] {
-    error_code ignored;
-    state->acceptor.close(ignored);
-  });
+  impl_->stop_accepting();
   {
     std::unique_lock lock(impl_->mutex);
     for (const auto& connection : impl_->connections) {

@@ -55,6 +55,17 @@ void Request::drop_body() {
   body_lease = BodyLease();
 }
 
+std::string origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (equal_ignoring_case(target.substr(0, scheme.size()), scheme)) {
+      const size_t end = std::min(target.find_first_of("/?", scheme.size()), target.size());
+      const std::string_view rest = target.substr(end);
+      return rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
+    }
+  }
+  return std::string(target);
+}
+
 std::string random_id() {
   thread_local std::mt19937_64 random = [] {
     std::random_device device;

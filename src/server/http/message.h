@@ -36,6 +36,10 @@ struct Response {
   std::vector<Header> headers;
 };
 
+// "http://host:80/path?query" -> "/path?query": what a client sends that takes the server for a
+// proxy, and every server must accept (RFC 9112, section 3.2.2). Other targets stay as they are.
+std::string origin_form(std::string_view target);
+
 std::string random_id();  // 32 hex digits
 
 std::string_view reason_phrase(int status);
