@@ -73,6 +73,43 @@ TEST(GemmPanels, EveryCodeTimesEveryScaleIsRight) {
   EXPECT_GE(compared, 2);
 }
 
+// W4A4 on AVX2 keeps block scales as int16 in tiles of 32 blocks where all of them are multiples of
+// 1 / 64, as all from 0.125 (code 0x20) are. 65 blocks: three tiles, the last with half a lane.
+TEST(GemmPanels, W4a4GivesTheOraclesBitsWhereScalesAreCoarseAndWhereOneIsFine) {
+  StreamOwner stream(Device{}, 2);
+  int compared = 0;
+  GemmDesc desc = make_gemm_desc(kW4A4, 70, 65 * 16, kHost);
+  desc.out = DType::F32;
+  for (const int fine_block : {-1, 40, 64}) {
+    GemmProblem problem = make_gemm_problem(desc, 23, 14);
+    for (uint8_t& scale : problem.scales[0]) {
+      scale = static_cast<uint8_t>(scale < 0x20 ? scale + 0x20 : scale);
+    }
+    if (fine_block >= 0) {
+      problem.scales[0][static_cast<size_t>(33 * 65 + fine_block)] = 0x1F;
+    }
+    GemmProblem changed = problem;
+    changed.scales[0][33 * 65 + 64] ^= 1;  // a block of the last tile
+    const auto oracle = run_gemm(**select_gemm(desc, "reference"), problem, stream.get());
+    for (const char* name : {"nvfp4_w4a4_avx2", "nvfp4_w4a4_vnni"}) {
+      const auto backend = select_gemm(desc, name);
+      if (!backend) {
+        continue;
+      }
+      ++compared;
+      const PackedGemm packed = pack_gemm(**backend, problem, stream.get());
+      EXPECT_EQ(run_gemm(**backend, problem, packed, stream.get(), 0, 23), oracle)
+          << name << " fine block " << fine_block;
+      const auto one = run_gemm(**backend, problem, packed, stream.get(), 22, 23);
+      EXPECT_TRUE(std::equal(one.begin(), one.end(), oracle.begin() + 22 * desc.n)) << name;
+      EXPECT_NE(run_gemm(**backend, changed, stream.get()), oracle) << name;
+    }
+  }
+  if (compared == 0) {
+    GTEST_SKIP() << "this cpu has no AVX2";
+  }
+}
+
 // Rows beyond one row block (192) and one decoded tile (128 steps) exercise the outer loops.
 TEST(GemmPanels, RowBlocksAndTilesDoNotChangeBits) {
   StreamOwner stream(Device{}, 2);

@@ -61,6 +61,12 @@ bool has_blocks(const PanelFormat& format) {
   return format.activations == Activations::Grid || format.activations == Activations::E2m1;
 }
 
+// k's of x that are stored, those added to fill the last lanes included.
+int64_t stored_k(const PanelFormat& format, const GemmDesc& desc) {
+  const int64_t k = padded_k(format, desc);
+  return format.lane_blocks == 1 ? k : divide_up(k, 32) * 32;
+}
+
 // Parts may see different activations: each has its own pre-quant scale and, quantized with a
 // static scale, its own input scale. Parts that agree share the first part's copy.
 int64_t copy_of_part(const GemmDesc& desc, std::span<const Tensor> packed, int part) {
@@ -91,7 +97,7 @@ struct PreparedRows {
 int64_t rest_tiles(int64_t k) { return divide_up(k / 16, kRestTile); }
 
 int64_t copy_words(const PanelFormat& format, const GemmDesc& desc, int64_t rows) {
-  const int64_t k = padded_k(format, desc);
+  const int64_t k = stored_k(format, desc);
   int64_t words = k / k_per_lane(format) + (has_blocks(format) ? k / 16 * 2 + 1 : 0);
   if (format.activations == Activations::Grid) {
     words += k / 2 + k / 16 * 2 + rest_tiles(k);
@@ -101,7 +107,7 @@ int64_t copy_words(const PanelFormat& format, const GemmDesc& desc, int64_t rows
 
 PreparedRows prepared_rows(
     const PanelFormat& format, const GemmDesc& desc, void* workspace, int64_t rows, int64_t copy) {
-  const int64_t k = padded_k(format, desc);
+  const int64_t k = stored_k(format, desc);
   PreparedRows prepared{};
   prepared.lanes = static_cast<uint32_t*>(workspace) + copy * copy_words(format, desc, rows);
   if (has_blocks(format)) {
@@ -167,17 +173,58 @@ constexpr std::array<PrepareGroup, kMaxRowGroup> kPrepareGroup{prepare_group<1>,
                                                                prepare_group<5>,
                                                                prepare_group<6>};
 
-// One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it, in column 0 of a row
-// group of `count` rows. Works through a chunk of blocks at a time on the stack.
-float prepare_quantized_row(const PanelFormat& format,
-                            const GemmDesc& desc,
+// Where the `count` rows of a row group go; for a row of it everything is moved by its column.
+struct QuantizedGroup {
+  uint32_t* lanes;
+  float* scales;
+  int32_t* sums;
+  int64_t count;
+  bool word_sums;
+  bool joined;  // two blocks a lane
+};
+
+// Blocks [0, blocks) of a row: codes [blocks, 16], their sums and scales.
+void store_quantized(const int8_t* codes,
+                     const int32_t* block_sums,
+                     int64_t blocks,
+                     const QuantizedGroup& to,
+                     int64_t first) {
+  const auto minus_sum = [&](int64_t b) { return static_cast<uint32_t>(-12 * block_sums[b]); };
+  const int64_t count = to.count;
+  if (!to.joined) {
+    for (int64_t step = 0; step < blocks * 4; ++step) {
+      std::memcpy(to.lanes + (first * 4 + step) * count, codes + step * 4, 4);
+    }
+    for (int64_t b = 0; b < blocks; ++b) {
+      const uint32_t sum = minus_sum(b);
+      to.sums[(first + b) * count] = static_cast<int32_t>(to.word_sums ? sum & 0xFFFFu : sum);
+    }
+    return;
+  }
+  for (int64_t b = 0; b < blocks; b += 2) {
+    std::array<uint16_t, 16> words{};
+    const bool whole = b + 1 < blocks;
+    std::memcpy(words.data(), codes + b * 16, whole ? 32 : 16);
+    uint32_t* lanes = to.lanes + (first + b) * 4 * count;
+    for (size_t step = 0; step < 8; ++step) {
+      lanes[static_cast<int64_t>(step) * count] =
+          words[step] | static_cast<uint32_t>(words[step + 8]) << 16;
+    }
+    to.sums[(first + b) / 2 * count] =
+        static_cast<int32_t>((minus_sum(b) & 0xFFFFu) | (whole ? minus_sum(b + 1) << 16 : 0u));
+    if (!whole) {
+      to.scales[(first + b + 1) * count] = 0.0f;
+    }
+  }
+}
+
+// One row quantized to NVFP4, as quantize_row() in gemm_shared.cpp does it. Works through a chunk
+// of blocks at a time on the stack.
+float prepare_quantized_row(const GemmDesc& desc,
                             const uint16_t* row,
                             const float* pre_quant_scale,
                             float input_scale,
-                            int64_t count,
-                            uint32_t* lanes,
-                            float* scales,
-                            int32_t* sums) {
+                            const QuantizedGroup& to) {
   constexpr int64_t kChunkBlocks = 32;
   std::array<float, kChunkBlocks * 16> x;
   std::array<float, kChunkBlocks> amax;
@@ -209,16 +256,10 @@ float prepare_quantized_row(const PanelFormat& format,
       const auto at = static_cast<size_t>(b);
       const float scale = e4m3_to_float(float_to_e4m3(amax[at] / 6.0f / global));
       divisors[at] = scale * global;
-      scales[(first + b) * count] = scale * 0.25f;  // both codes are twice their value
+      to.scales[(first + b) * to.count] = scale * 0.25f;  // both codes are twice their value
     }
     nvfp4_codes_avx2(x.data(), divisors.data(), in_chunk, codes.data(), block_sums.data());
-    for (int64_t step = 0; step < in_chunk * 4; ++step) {
-      std::memcpy(lanes + (first * 4 + step) * count, codes.data() + step * 4, 4);
-    }
-    for (int64_t b = 0; b < in_chunk; ++b) {
-      const int32_t sum = -12 * block_sums[static_cast<size_t>(b)];
-      sums[(first + b) * count] = format.sums_modulo_2_16 ? sum & 0xFFFF : sum;
-    }
+    store_quantized(codes.data(), block_sums.data(), in_chunk, to, first);
   });
   return global;
 }
@@ -357,7 +398,7 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
   if (copy_of_part(desc, block.packed, part) != part) {
     return;  // shares the first part's copy
   }
-  const int64_t k = padded_k(format, desc);
+  const int64_t k = stored_k(format, desc);
   const int64_t group = unit % groups;
   const int64_t first = block.rows * group / groups;
   const int64_t count = block.rows * (group + 1) / groups - first;
@@ -375,15 +416,22 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
     return;
   }
   float* scales = to.scales + first * (k / 16);
-  int32_t* sums = to.sums + first * (k / 16);
+  const bool joined = format.lane_blocks == 2 && block.rows > 1;
+  int32_t* sums = to.sums + first * (k / 16) / (joined ? 2 : 1);
   for (int64_t r = 0; r < count; ++r) {
     const uint16_t* row = rows[static_cast<size_t>(r)];
     if (format.activations == Activations::Grid) {
       prepare_grid_row(desc, row, pre_quant_scale, block.rows, first, r, count, to);
     } else {
       const float input_scale = block.packed[kInputScale].as<float>()[part];
-      to.row_scale[first + r] = prepare_quantized_row(
-          format, desc, row, pre_quant_scale, input_scale, count, lanes + r, scales + r, sums + r);
+      const QuantizedGroup place{.lanes = lanes + r,
+                                 .scales = scales + r,
+                                 .sums = sums + r,
+                                 .count = count,
+                                 .word_sums = format.lane_blocks == 2,
+                                 .joined = joined};
+      to.row_scale[first + r] =
+          prepare_quantized_row(desc, row, pre_quant_scale, input_scale, place);
     }
   }
 }

@@ -23,7 +23,7 @@ enum class Activations : uint8_t {
   Bf16Pairs,  // 2
   Grid,       // int16 multiples of a power of two per 16 k's: pairs, or four k's in two words of
               // digits where there is one row (gemm_w4a16_grid_kernel.h)
-  E2m1,       // 4, as int8 of twice the value
+  E2m1,       // 4, as int8 of twice the value; or two of each of PanelFormat::lane_blocks blocks
 };
 
 struct PanelFormat {
@@ -31,8 +31,10 @@ struct PanelFormat {
   int64_t unit_k;      // k's of a unit; K is padded to it with zero weights
   int64_t unit_bytes;
   Activations activations;
-  bool sums_modulo_2_16;  // GemmTask::x_sums of codes: 16-bit words are added to them
-  float alpha_factor;     // undoes the power of two that the kernel leaves in its accumulators
+  // E2m1, blocks that share the lanes of many rows (gemm_w4a4_kernel.h). With two, GemmTask::x_sums
+  // are 16-bit words: of two blocks, or of one in the low word where there is one row.
+  int64_t lane_blocks;
+  float alpha_factor;  // undoes the power of two that the kernel leaves in its accumulators
   // Writes one unit of a group from the part's rows [row, row + group_rows) and k's [k, k+unit_k);
   // rows and k's beyond the part are zero.
   void (*pack_unit)(

@@ -23,8 +23,9 @@ struct GemmTask {
   const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4; on the grid:
                            // its step times 2^kGridShift
   const float* row_scale;  // w4a4: [rows] global activation scale
-  const int32_t* x_sums;  // packed like x_scales, -12 * the sum of a block of integers, modulo 2^16
-                          // where the format asks for it; on the grid only for one row
+  const int32_t*
+      x_sums;  // packed like x_scales, -12 * the sum of a block of integers, 16-bit words
+               // where the format has two blocks a lane; on the grid only for one row
   // On the grid, what rounding took from blocks (gemm_grid.h): prepared as a single row's lanes,
   // scales and sums, one row after another; only blocks with a bit in `rest_masks` are filled.
   const uint32_t* rest_lanes;  // [rows, k / 2]

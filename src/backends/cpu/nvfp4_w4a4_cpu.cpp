@@ -17,8 +17,8 @@ Support supports(const GemmDesc& desc) {
   return check_desc(desc, kIsa);
 }
 
-// block_scales() leaves 2^-8 in the accumulators.
-constexpr float kAlphaFactor = 256.0f;
+// Block scales come times 64 (kScaleUnits in gemm_w4a4_kernel.h).
+constexpr float kAlphaFactor = 1.0f / 64.0f;
 
 }  // namespace
 
@@ -28,14 +28,14 @@ const PanelFormat kW4a4Avx2Format{.group_rows = 32,
                                   .unit_k = 16,
                                   .unit_bytes = 32 * 9,
                                   .activations = Activations::E2m1,
-                                  .sums_modulo_2_16 = true,
+                                  .lane_blocks = 2,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_nvfp4_unit<8, place_bytes>};
 const PanelFormat kW4a4VnniFormat{.group_rows = 64,
                                   .unit_k = 16,
                                   .unit_bytes = 64 * 9,
                                   .activations = Activations::E2m1,
-                                  .sums_modulo_2_16 = false,
+                                  .lane_blocks = 1,
                                   .alpha_factor = kAlphaFactor,
                                   .pack_unit = pack_nvfp4_unit<16, place_bytes>};
 

@@ -94,6 +94,34 @@ struct Avx2 {
   static Vec finish(Int acc) {
     return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)));
   }
+  // Two blocks [2][4 steps] of four k's a lane to eight steps of two k's of each: the low word of a
+  // lane sums the first block, the high word the second.
+  static constexpr int kLaneBlocks = 2;
+  static void join_blocks(Int* w) {
+    Int joined[8];
+    for (int i = 0; i < 4; ++i) {
+      joined[2 * i] = _mm256_blend_epi16(w[i], _mm256_slli_epi32(w[4 + i], 16), 0xAA);
+      joined[2 * i + 1] = _mm256_blend_epi16(_mm256_srli_epi32(w[i], 16), w[4 + i], 0xAA);
+    }
+    for (int i = 0; i < 8; ++i) {
+      w[i] = joined[i];
+    }
+  }
+  static Vec finish_block(Int acc, int block) {
+    return _mm256_cvtepi32_ps(block == 0 ? _mm256_madd_epi16(acc, _mm256_set1_epi32(1))
+                                         : _mm256_srai_epi32(acc, 16));
+  }
+  // A block's sum times its scale, which is an int16 in the block's word.
+  static Vec scale_block(Int acc, Int scale) {
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(acc, scale));
+  }
+  static bool is_whole(Vec v) {
+    return _mm256_movemask_ps(
+               _mm256_cmp_ps(v, _mm256_cvtepi32_ps(_mm256_cvttps_epi32(v)), _CMP_EQ_OQ)) == 0xFF;
+  }
+  static Int word_of_block(Vec v, int block) {
+    return _mm256_slli_epi32(_mm256_cvttps_epi32(v), 16 * block);
+  }
   // 256 * high + low; each is four dot() of digits, at most 24576 in a 16-bit lane.
   static Vec finish_digits(Int high, Int low, const int32_t* minus_sum) {
     const __m256i lows = _mm256_madd_epi16(low, _mm256_set1_epi16(1));

@@ -115,6 +115,9 @@ struct Avx512 {
   static Int start_digits(const int32_t* minus_sum) { return start(minus_sum); }
   static Int dot(Int acc, Int w, Int x) { return _mm512_dpbusd_epi32(acc, w, x); }
   static Vec finish(Int acc) { return _mm512_cvtepi32_ps(acc); }
+  static constexpr int kLaneBlocks = 1;  // dot() adds all four bytes of a lane
+  static void join_blocks(Int* /*w*/) {}
+  static Vec finish_block(Int acc, int /*block*/) { return finish(acc); }
   static Vec finish_digits(Int high, Int low, const int32_t* /*minus_sum*/) {
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
   }
