@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <vector>
@@ -44,7 +45,7 @@ class CacheLineAllocator {
   }
   template <typename U, typename... Args>
   void construct(U* at, const Args&... args) {
-    ::new (static_cast<void*>(at)) U(args...);
+    std::construct_at(at, args...);
   }
   friend bool operator==(const CacheLineAllocator& a, const CacheLineAllocator& b) {
     return a.blocks_ == b.blocks_;

@@ -27,10 +27,9 @@ double mean_diagonal(const ScaledHessian& input) {
   return sum / static_cast<double>(std::max<int64_t>(n, 1));
 }
 
-// Row `row` of the input in its own order of columns.
-void scaled_row(const ScaledHessian& input, int64_t row, float* out) {
+// The first n values of row `row` of the input in its own order of columns.
+void scaled_row(const ScaledHessian& input, int64_t row, int64_t n, float* out) {
   const float* from = input.hessian.row(row);
-  const int64_t n = input.hessian.n();
   if (input.scale == nullptr) {
     std::copy_n(from, n, out);
     return;
@@ -45,17 +44,14 @@ void scaled_row(const ScaledHessian& input, int64_t row, float* out) {
 // Written by rows: a row is read in one stream, and 16 of them fill whole pieces of every block.
 BlockMatrix permuted(const ScaledHessian& input,
                      const std::vector<int32_t>& order,
-                     const Compute& compute,
-                     BlockMatrix result = {}) {
+                     const Compute& compute) {
   const int64_t n = input.hessian.n();
-  if (result.n() != n) {
-    result = BlockMatrix(n, compute.blocks);
-  }
+  BlockMatrix result(n, compute.blocks);
   compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
     std::vector<float> rows(static_cast<size_t>(n * kPanelBlock));
     for (int64_t first = begin; first < end; first += kPanelBlock) {
       for (int64_t i = 0; i < kPanelBlock; ++i) {
-        scaled_row(input, order[static_cast<size_t>(first + i)], rows.data() + i * n);
+        scaled_row(input, order[static_cast<size_t>(first + i)], n, rows.data() + i * n);
       }
       for (int64_t block = 0; block < n / kPanelBlock; ++block) {
         const int32_t* columns = order.data() + block * kPanelBlock;
@@ -330,9 +326,20 @@ Factored factorize(const ScaledHessian& input, const Compute& compute) {
 }
 
 BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute, BlockMatrix memory) {
-  std::vector<int32_t> order(static_cast<size_t>(input.hessian.n()));
-  std::iota(order.begin(), order.end(), 0);
-  return permuted(input, order, compute, std::move(memory));
+  const int64_t n = input.hessian.n();
+  BlockMatrix result = memory.n() == n ? std::move(memory) : BlockMatrix(n, compute.blocks);
+  compute.pool.parallel_for(n, kPanelBlock, [&](int64_t begin, int64_t end, int /*thread*/) {
+    std::vector<float> row(static_cast<size_t>(n));
+    for (int64_t i = begin; i < end; ++i) {
+      scaled_row(input, i, (i / kPanelBlock + 1) * kPanelBlock, row.data());
+      for (int64_t block = 0; block <= i / kPanelBlock; ++block) {
+        std::copy_n(row.data() + block * kPanelBlock,
+                    kPanelBlock,
+                    result.column_block(block) + i * kPanelBlock);
+      }
+    }
+  });
+  return result;
 }
 
 }  // namespace nibble::quantize

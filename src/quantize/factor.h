@@ -42,7 +42,8 @@ std::vector<int32_t> processing_order(const ScaledHessian& input);
 // times as much, and so on. A column that is never used (diagonal 0) gets 1.
 Factored factorize(const ScaledHessian& input, const Compute& compute);
 
-// Undamped, columns as they are. memory: what an earlier call returned, to be written over.
+// Undamped, columns as they are: of each 16 columns the rows from their own on, all that an energy
+// reads; the rest stays unset. memory: what an earlier call returned, to be written over.
 BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute, BlockMatrix memory = {});
 
 }  // namespace nibble::quantize

@@ -13,7 +13,7 @@ inline constexpr int64_t kLanes = 32;
 inline constexpr int64_t kPanelBlock = 16;  // columns that share a scale
 // A task takes up to so many panels, and each piece of a square matrix from memory once for all of
 // them. The bits do not depend on which panels go together.
-inline constexpr int64_t kPanelsAtOnce = 4;
+inline constexpr int64_t kPanelsAtOnce = 6;
 
 // c[p][i][lane] += sum over d < depth of a[d * a_stride + i] * b[p][d][lane] for i < rows, p <
 // panels, in the order of d.
@@ -92,7 +92,8 @@ struct PanelKernels {
   void (*gptq)(const GptqTask* task);
   void (*gradient)(const GradientTask* task);
   void (*descend)(const DescentTask* task);
-  // energy[panel][lane] = v^T H v; h: [k / 16][k][16], symmetric; v: [panels][k][kLanes].
+  // energy[panel][lane] = v^T H v; h: [k / 16][k][16], symmetric, of each 16 columns only the rows
+  // from their own on are read; v: [panels][k][kLanes].
   void (*energy)(int64_t panels, int64_t k, const float* h, const float* v, double* energy);
   // energy[lane] = sum over k of a[k][lane] * b[k][lane], in double.
   void (*dot)(int64_t k, const float* a, const float* b, double* energy);

@@ -88,6 +88,8 @@ TEST(Factor, AScaleDividesRowsAndColumns) {
   EXPECT_EQ(plain.at(4, 7), h.at(4, 7));
   EXPECT_EQ(scaled.at(4, 7), h.at(4, 7) / 2.0f);
   EXPECT_EQ(scaled.at(4, 9), h.at(4, 9));
+  EXPECT_EQ(plain.at(20, 9), h.at(20, 9));
+  EXPECT_EQ(scaled.at(20, 9), h.at(20, 9) / 0.5f);
   EXPECT_EQ(scaled.at(9, 9), h.at(9, 9) * 4.0f);
 }
 
