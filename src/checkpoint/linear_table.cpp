@@ -441,62 +441,72 @@ bool is_known_scale(std::string_view name) {
          name.find("_quantizer.") != std::string_view::npos;
 }
 
+// Names that one warning is about: the first of them and how many there are.
+class Named {
+ public:
+  void add(const std::string& name) { first_ = count_++ == 0 ? name : first_; }
+  bool any() const { return count_ > 0; }
+  const std::string& first() const { return first_; }
+  size_t num_others() const { return count_ - 1; }
+  std::string and_others() const {
+    return num_others() > 0 ? " (and " + std::to_string(num_others()) + " others)" : std::string();
+  }
+
+ private:
+  std::string first_;
+  size_t count_ = 0;
+};
+
 // One warning for all tensors that are named like scales and that nothing reads.
 void warn_about_unknown_scales(const TensorTable& tensors, LinearTable& table) {
-  std::string first;
-  size_t count = 0;
+  Named named;
   for (const auto& [name, entry] : tensors) {
     const size_t dot = name.rfind('.');
     const bool scale = name.find("scale", dot == std::string::npos ? 0 : dot) != std::string::npos;
     if (scale && !is_known_scale(name)) {
-      first = count++ == 0 ? name : first;
+      named.add(name);
     }
   }
-  if (count > 0) {
-    table.warnings.push_back(
-        {ErrorCode::InvalidArgument,
-         "named like a scale, but nothing reads it" +
-             (count > 1 ? " (and " + std::to_string(count - 1) + " others)" : std::string()),
-         first});
+  if (named.any()) {
+    table.warnings.push_back({ErrorCode::InvalidArgument,
+                              "named like a scale, but nothing reads it" + named.and_others(),
+                              named.first()});
   }
 }
 
 void warn_about_activations_of_8_bits(LinearTable& table) {
-  std::string first;
-  size_t count = 0;
+  Named named;
   for (const LinearInfo& info : table.linears) {
     if (info.format == LinearInfo::Format::Nvfp4 && info.claim == QuantAlgo::W4A8Nvfp4Fp8) {
-      first = count++ == 0 ? info.module : first;
+      named.add(info.module);
     }
   }
-  if (count > 0) {
-    table.warnings.push_back(
-        {ErrorCode::InvalidArgument,
-         "claims W4A8_NVFP4_FP8" +
-             (count > 1 ? " (and " + std::to_string(count - 1) + " others)" : std::string()) +
-             "; the weights are served exactly, with activations in bf16 "
-             "instead of FP8 (as W4A16)",
-         first});
+  if (named.any()) {
+    table.warnings.push_back({ErrorCode::InvalidArgument,
+                              "claims W4A8_NVFP4_FP8" + named.and_others() +
+                                  "; the weights are served exactly, with activations in bf16 "
+                                  "instead of FP8 (as W4A16)",
+                              named.first()});
   }
 }
 
 void warn_about_absent_input_scales(LinearTable& table) {
-  std::string first;
-  size_t count = 0;
+  Named named;
   for (const LinearInfo& info : table.linears) {
     const bool activations = info.claim == QuantAlgo::Nvfp4 || info.claim == QuantAlgo::Nvfp4Awq;
     if (info.format == LinearInfo::Format::Nvfp4 && activations && info.input_scale.empty()) {
-      first = count++ == 0 ? info.module : first;
+      named.add(info.module);
     }
   }
-  if (count > 0) {
+  if (named.any()) {
     table.warnings.push_back(
         {ErrorCode::InvalidArgument,
-         (count == 1 ? std::string("missing")
-                     : "missing here and for " + std::to_string(count - 1) + " other linears") +
+         (named.num_others() == 0
+              ? std::string("missing")
+              : "missing here and for " + std::to_string(named.num_others()) + " other linears") +
              "; weights are not affected, and activations are scaled by token where they are "
              "quantized",
-         first + ".input_scale"});
+         named.first() + ".input_scale"});
   }
 }
 

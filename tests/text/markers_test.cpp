@@ -20,5 +20,11 @@ TEST(Markers, SpaceIsCountedAtBothEnds) {
   EXPECT_EQ(without_leading_space("\n a "), "a ");
 }
 
+TEST(Markers, TrimmedTextKeepsTheSpaceInside) {
+  EXPECT_EQ(trimmed(" \r\n a b\t"), "a b");
+  EXPECT_EQ(trimmed("a"), "a");
+  EXPECT_EQ(trimmed(" \n"), "");
+}
+
 }  // namespace
 }  // namespace nibble::text

@@ -75,5 +75,15 @@ TEST(Unicode, LengthsAndStepsCountCharacters) {
   EXPECT_FALSE(is_valid_utf8(text.substr(0, 2)));
 }
 
+TEST(Unicode, SpaceAtTheEndsIsMeasuredInWholeCharacters) {
+  const std::string text = "\xE3\x80\x80 a b\xC2\x85";  // ideographic space ... next line
+  EXPECT_EQ(length_of_leading_space(text), 4U);
+  EXPECT_EQ(begin_of_trailing_space(text), 7U);
+  EXPECT_EQ(length_of_leading_space("a "), 0U);
+  EXPECT_EQ(begin_of_trailing_space(" a"), 2U);
+  EXPECT_EQ(length_of_leading_space(" \t"), 2U);
+  EXPECT_EQ(begin_of_trailing_space(" \t"), 0U);
+}
+
 }  // namespace
 }  // namespace nibble::text

@@ -14,12 +14,6 @@ constexpr std::string_view kSeparator = "<｜tool▁sep｜>";
 constexpr std::string_view kFence = "```";
 constexpr std::string_view kJsonFence = "```json";
 
-std::string_view trimmed(std::string_view text) {
-  text = without_leading_space(text);
-  text.remove_suffix(trailing_space(text));
-  return text;
-}
-
 std::optional<ToolCall> read_call(std::string_view text) {
   const size_t separator = text.find(kSeparator);
   if (separator == std::string_view::npos) {

@@ -28,4 +28,10 @@ std::string_view without_leading_space(std::string_view text) {
   return first == std::string_view::npos ? std::string_view() : text.substr(first);
 }
 
+std::string_view trimmed(std::string_view text) {
+  text = without_leading_space(text);
+  text.remove_suffix(trailing_space(text));
+  return text;
+}
+
 }  // namespace nibble::text

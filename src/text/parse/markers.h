@@ -11,5 +11,6 @@ size_t partial_marker(std::string_view text, std::string_view marker);
 // How many bytes at the end are white space.
 size_t trailing_space(std::string_view text);
 std::string_view without_leading_space(std::string_view text);
+std::string_view trimmed(std::string_view text);  // of white space at both ends
 
 }  // namespace nibble::text

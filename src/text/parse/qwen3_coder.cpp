@@ -40,12 +40,6 @@ std::optional<std::string_view> take_until(std::string_view& text, std::string_v
   return before;
 }
 
-std::string_view trimmed(std::string_view text) {
-  text = without_leading_space(text);
-  text.remove_suffix(trailing_space(text));
-  return text;
-}
-
 std::string_view without_line_breaks(std::string_view value) {
   if (value.starts_with('\n')) {
     value.remove_prefix(1);

@@ -97,15 +97,22 @@ Value sort_key(const Value& value, bool case_sensitive, Interpreter& interpreter
   return value.is_string() && !case_sensitive ? interpreter.string(to_lower(value.str())) : value;
 }
 
-void sort_by_keys(std::vector<std::pair<Value, Value>>& keyed,
-                  bool descending,
-                  Interpreter& interpreter) {
+// The list of the second values, in the order of the first.
+Value sorted_by_keys(std::vector<std::pair<Value, Value>>&& keyed,
+                     bool descending,
+                     Interpreter& interpreter) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return order(descending ? b.first : a.first,
                  descending ? a.first : b.first,
                  "<",
                  interpreter.budget()) < 0;
   });
+  std::vector<Value> items;
+  items.reserve(keyed.size());
+  for (auto& [key, item] : keyed) {
+    items.push_back(std::move(item));
+  }
+  return Value::of_list(std::move(items));
 }
 
 Value sort(Interpreter& interpreter, const Value& input, Arguments& arguments) {
@@ -121,13 +128,7 @@ Value sort(Interpreter& interpreter, const Value& input, Arguments& arguments) {
     Value key = keys.size() == 1 ? std::move(keys[0]) : Value::of_list(std::move(keys));
     keyed.emplace_back(std::move(key), std::move(item));
   }
-  sort_by_keys(keyed, flag(bound[0]), interpreter);
-  std::vector<Value> items;
-  items.reserve(keyed.size());
-  for (auto& [key, item] : keyed) {
-    items.push_back(std::move(item));
-  }
-  return Value::of_list(std::move(items));
+  return sorted_by_keys(std::move(keyed), flag(bound[0]), interpreter);
 }
 
 Value dictsort(Interpreter& interpreter, const Value& input, Arguments& arguments) {
@@ -142,13 +143,7 @@ Value dictsort(Interpreter& interpreter, const Value& input, Arguments& argument
     keyed.emplace_back(sort_key(by == "key" ? key : value, flag(bound[0]), interpreter),
                        Value::of_sequence(SequenceKind::Tuple, {key, value}));
   }
-  sort_by_keys(keyed, flag(bound[2]), interpreter);
-  std::vector<Value> items;
-  items.reserve(keyed.size());
-  for (auto& [key, item] : keyed) {
-    items.push_back(std::move(item));
-  }
-  return Value::of_list(std::move(items));
+  return sorted_by_keys(std::move(keyed), flag(bound[2]), interpreter);
 }
 
 Value unique(Interpreter& interpreter, const Value& input, Arguments& arguments) {

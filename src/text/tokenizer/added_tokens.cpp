@@ -16,30 +16,6 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && is_unicode_word(utf8_step(text, 0).code);
 }
 
-size_t begin_of_trailing_space(std::string_view text) {
-  size_t end = text.size();
-  while (end > 0) {
-    const size_t last = previous_utf8(text, end);
-    if (!is_unicode_space(utf8_step(text, last).code)) {
-      break;
-    }
-    end = last;
-  }
-  return end;
-}
-
-size_t length_of_leading_space(std::string_view text) {
-  size_t length = 0;
-  while (length < text.size()) {
-    const Utf8Step step = utf8_step(text, length);
-    if (!is_unicode_space(step.code)) {
-      break;
-    }
-    length += step.length;
-  }
-  return length;
-}
-
 }  // namespace
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<Entry> entries) : entries_(std::move(entries)) {

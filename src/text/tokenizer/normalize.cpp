@@ -70,23 +70,13 @@ std::string lowercase(std::string_view text) {
 }
 
 std::string strip_ends(std::string_view text, StripEnds ends) {
-  size_t begin = 0;
-  size_t end = text.size();
-  while (ends.left && begin < end) {
-    const Utf8Step step = utf8_step(text, begin);
-    if (!is_unicode_space(step.code)) {
-      break;
-    }
-    begin += step.length;
+  if (ends.left) {
+    text.remove_prefix(length_of_leading_space(text));
   }
-  while (ends.right && begin < end) {
-    const size_t last = previous_utf8(text, end);
-    if (!is_unicode_space(utf8_step(text, last).code)) {
-      break;
-    }
-    end = last;
+  if (ends.right) {
+    text = text.substr(0, begin_of_trailing_space(text));
   }
-  return std::string(text.substr(begin, end - begin));
+  return std::string(text);
 }
 
 struct ApplyStep {

@@ -251,4 +251,28 @@ bool is_unicode_word(char32_t code) {
          found == UTF8PROC_CATEGORY_PC || code == 0x200C || code == 0x200D || circled_letter;
 }
 
+size_t begin_of_trailing_space(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0) {
+    const size_t last = previous_utf8(text, end);
+    if (!is_unicode_space(utf8_step(text, last).code)) {
+      break;
+    }
+    end = last;
+  }
+  return end;
+}
+
+size_t length_of_leading_space(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size()) {
+    const Utf8Step step = utf8_step(text, length);
+    if (!is_unicode_space(step.code)) {
+      break;
+    }
+    length += step.length;
+  }
+  return length;
+}
+
 }  // namespace nibble::text

@@ -38,7 +38,11 @@ size_t utf8_length(std::string_view text);
 size_t previous_utf8(std::string_view text, size_t at);
 bool is_ascii(std::string_view text);
 
-bool is_unicode_space(char32_t code);        // White_Space
+bool is_unicode_space(char32_t code);  // White_Space
+// Where white space at the end begins (the length where there is none), and how long it is in
+// front; the text must be valid.
+size_t begin_of_trailing_space(std::string_view text);
+size_t length_of_leading_space(std::string_view text);
 bool is_unicode_number(char32_t code);       // general category N
 bool is_unicode_mark(char32_t code);         // general category M
 bool is_unicode_punctuation(char32_t code);  // general category P, or ASCII punctuation
