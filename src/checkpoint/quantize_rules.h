@@ -32,6 +32,13 @@ class Recipe {
   std::vector<Exclusion> exclusions_;
 };
 
+// Global scales (amax / 2688, or with room for four-over-six) that a checkpoint may have. Weights
+// lie below 1e4 in magnitude, so a multiplier above this is a divisor that a converter put under
+// the wrong name; divisors below its inverse likewise. No trained weight is so small that a
+// multiplier is below the other: nothing but zeros may have that.
+inline constexpr float kMaxGlobalScale = 64.0f;
+inline constexpr float kMinGlobalScale = 1e-20f;
+
 // The number behind "layers." in a name; -1 without one.
 int64_t layer_index(std::string_view name);
 

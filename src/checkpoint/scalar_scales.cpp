@@ -10,16 +10,12 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/quantize_rules.h"
 
 namespace nibble::checkpoint {
 
 namespace {
 
-// Weights lie below 1e4 in magnitude, so a multiplier (amax / 2688) above this is a divisor that a
-// converter put under the wrong name; divisors below its inverse likewise.
-constexpr float kMaxGlobalScale = 64.0f;
-// No trained weight is that small: nothing but zeros may have a multiplier below this.
-constexpr float kMinGlobalScale = 1e-20f;
 // Factors of activations lie about 1; these limits only keep nonsense out.
 constexpr float kMinInputFactor = 1e-10f;
 constexpr float kMaxInputFactor = 1e10f;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/engine_impl.h"
 #include "engine/model_options.h"
@@ -36,9 +37,9 @@ Result<void> check_config(const EngineConfig& config) {
   TRY(between(config.max_graph_requests, 0, kMostGraphRequests, "max_graph_requests"));
   TRY(between(config.num_threads, 0, kMaxThreads, "num_threads"));
   if (!(config.memory_fraction > 0 && config.memory_fraction <= 1)) {
-    return invalid(
-        fmt::format("expected more than 0 and at most 1, found {}", config.memory_fraction),
-        "memory_fraction");
+    return invalid(fmt::format("expected more than 0 and at most 1, found {}",
+                               format_number(config.memory_fraction)),
+                   "memory_fraction");
   }
   const DeviceApi* api = find_device_api(config.device.kind);
   const int devices = api == nullptr ? 0 : api->num_devices();
@@ -285,7 +286,7 @@ Result<void> EngineImpl::validate(const Request& request) const {
       return invalid(fmt::format("token {} with bias {}: expected a token of the vocabulary of {} "
                                  "and a finite bias",
                                  token,
-                                 bias,
+                                 format_number(static_cast<double>(bias)),
                                  info.vocab_size),
                      "sampling_params.logit_bias");
     }

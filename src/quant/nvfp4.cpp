@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/number_formats.h"
 
 namespace nibble::quant {
@@ -101,7 +102,8 @@ Result<float> finite_amax(std::span<const float> values) {
   float amax = 0.0f;
   for (size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
-      return invalid("expected finite values, found " + std::to_string(values[i]) + " at element " +
+      return invalid("expected finite values, found " +
+                     format_number(static_cast<double>(values[i])) + " at element " +
                      std::to_string(i));
     }
     amax = std::max(amax, std::fabs(values[i]));

@@ -5,14 +5,17 @@
 
 #include <fmt/format.h>
 
+#include "base/json.h"
+
 namespace nibble::quantize {
 
 Result<void> check_budget(double bits) {
   if (!(bits >= kNvfp4Bits && bits <= kFp8Bits)) {
-    return invalid(
-        fmt::format(
-            "expected {} (all NVFP4) to {} (all FP8), found {}", kNvfp4Bits, kFp8Bits, bits),
-        "bits");
+    return invalid(fmt::format("expected {} (all NVFP4) to {} (all FP8), found {}",
+                               kNvfp4Bits,
+                               kFp8Bits,
+                               format_number(bits)),
+                   "bits");
   }
   return {};
 }

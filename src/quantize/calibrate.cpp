@@ -204,6 +204,35 @@ Result<void> Calibrator::restore(std::vector<uint16_t> hidden) {
   return {};
 }
 
+Result<std::optional<float>> Calibrator::head_input_amax() {
+  State& s = *state_;
+  const std::string name = "model.norm.weight";
+  if (s.source.find(name) == nullptr) {
+    return std::optional<float>();
+  }
+  auto weight = TRY(s.source.read_as(name, DType::BF16, Shape{s.width}, "hidden_size"));
+  const Tensor norm(weight.data(), DType::BF16, Shape{s.width}, Device{});
+  std::vector<uint16_t> normed(static_cast<size_t>(s.segment * s.width));
+  const Tensor out(normed.data(), DType::BF16, Shape{s.segment, s.width}, Device{});
+  const SmallOps& ops = small_ops(Device::Kind::Cpu, static_cast<int>(detect_cpu_isa()));
+  float amax = 0.0f;
+  for (int64_t i = 0; i < num_tokens() / s.segment; ++i) {
+    ops.rms_norm(s.rows_of(i),
+                 norm,
+                 static_cast<float>(s.source.config().rms_norm_eps),
+                 out,
+                 s.stream.get());
+    for (const uint16_t value : normed) {
+      const float magnitude = std::fabs(bf16_to_float(value));
+      if (!std::isfinite(magnitude)) {
+        return invalid("the source model's own activations are not finite", "lm_head");
+      }
+      amax = std::max(amax, magnitude);
+    }
+  }
+  return amax;
+}
+
 Result<LayerStatistics> Calibrator::run_layer(int64_t layer,
                                               const std::set<std::string, std::less<>>& wanted,
                                               const std::function<void(int64_t)>& progress) {

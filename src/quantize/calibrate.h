@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -40,6 +41,10 @@ class Calibrator {
   Result<LayerStatistics> run_layer(int64_t layer,
                                     const std::set<std::string, std::less<>>& wanted,
                                     const std::function<void(int64_t)>& progress);
+
+  // Of a model's last norm over the states after all layers: the largest magnitude that the output
+  // head reads. Nothing where the source has no norm of the usual name.
+  Result<std::optional<float>> head_input_amax();
 
   // The state between layers: hidden states [tokens, hidden] bf16.
   std::span<const uint16_t> hidden() const;

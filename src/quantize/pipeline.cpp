@@ -41,7 +41,7 @@ using checkpoint::LinearInfo;
 namespace {
 
 // Raised whenever the bits of a result change: an unfinished run of another version is not resumed.
-constexpr int kRunFormat = 2;
+constexpr int kRunFormat = 3;
 // Shares of a layer's progress: the forward, and rounding its weights.
 constexpr uint64_t kForwardShare = 2;
 constexpr uint64_t kRoundingShare = 1;
@@ -255,10 +255,12 @@ class Run {
         shown = now;
       }));
     }
+    if (calibrator_ && !layer && options_.head && !work_.has(step)) {
+      statistics = TRY(head_statistics());
+    }
     if (found != steps_.end() && !work_.has(step)) {
       const Stopwatch watch(rounding_);
-      work_.store(step,
-                  TRY(quantize_step(found->second, calibrator_ && layer ? &statistics : nullptr)));
+      work_.store(step, TRY(quantize_step(found->second, calibrator_ ? &statistics : nullptr)));
     }
     if (calibrator_ && layer) {
       work_.store_hidden(step, calibrator_->hidden());
@@ -269,14 +271,24 @@ class Run {
     return {};
   }
 
+  // Of the output head only the range of its input is known: no tokens, so it is rounded without.
+  Result<LayerStatistics> head_statistics() {
+    LayerStatistics statistics;
+    if (const std::optional<float> amax = TRY(calibrator_->head_input_amax())) {
+      statistics.inputs[scale_group("lm_head")].amax = {*amax};
+    }
+    return statistics;
+  }
+
   Result<UnitResult> quantize_step(const std::vector<const Unit*>& units,
                                    const LayerStatistics* statistics) {
     const Compute compute{panel_kernels(), pool_, &blocks_};
     std::optional<LayerFolds> folds;
     UnitResult all;
-    if (statistics != nullptr && options_.method == Method::Full) {
-      const std::string layer = layer_prefix(units.front()->linears.front().module);
-      folds = TRY(choose_folds(source_, layer, units, *statistics, compute));
+    const bool layer = layer_index(units.front()->linears.front().module) >= 0;
+    if (statistics != nullptr && layer && options_.method == Method::Full) {
+      const std::string prefix = layer_prefix(units.front()->linears.front().module);
+      folds = TRY(choose_folds(source_, prefix, units, *statistics, compute));
       for (const auto& [name, values] : folds->norms) {
         const auto bytes = std::as_bytes(std::span(values));
         all.tensors.push_back({{name, DType::BF16, Shape{static_cast<int64_t>(values.size())}},

@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "quantize/encode.h"
 #include "quantize/encode_panels.h"
 #include "quantize/factor.h"
@@ -121,14 +123,33 @@ struct Known {
   const std::vector<float>* scale;  // of the columns
 };
 
-void append_nvfp4(const Unit& unit,
-                  Method method,
-                  const std::vector<SourceWeight>& weights,
-                  const std::vector<float>& amax,
-                  const Known& known,
-                  const Compute& compute,
-                  UnitResult& result) {
-  const float global = global_scale_of(method, *std::max_element(amax.begin(), amax.end()));
+// Fails when no reader would take the group's global scale for what it is.
+Result<float> readable_global_scale(Method method,
+                                    const std::vector<SourceWeight>& weights,
+                                    const std::vector<float>& amax) {
+  const auto largest = std::max_element(amax.begin(), amax.end());
+  const float global = global_scale_of(method, *largest);
+  if (*largest > 0.0f &&
+      (global > checkpoint::kMaxGlobalScale || global < checkpoint::kMinGlobalScale)) {
+    const float per_magnitude = global_scale_of(method, 1.0f);
+    return invalid(fmt::format("its largest magnitude is {:.4g}, NVFP4 is written for {:.4g} to "
+                               "{:.4g}: is the file damaged? --exclude or --fp8 takes it as it is",
+                               *largest,
+                               checkpoint::kMinGlobalScale / per_magnitude,
+                               checkpoint::kMaxGlobalScale / per_magnitude),
+                   weights[static_cast<size_t>(largest - amax.begin())].info().weight);
+  }
+  return global;
+}
+
+Result<void> append_nvfp4(const Unit& unit,
+                          Method method,
+                          const std::vector<SourceWeight>& weights,
+                          const std::vector<float>& amax,
+                          const Known& known,
+                          const Compute& compute,
+                          UnitResult& result) {
+  const float global = TRY(readable_global_scale(method, weights, amax));
   std::optional<GroupEncoder> encoder;
   if (needs_calibration(method)) {
     encoder.emplace(method, *known.input, known.scale, compute);
@@ -163,6 +184,7 @@ void append_nvfp4(const Unit& unit,
     }
     result.reports.push_back(std::move(encoded.report));
   }
+  return {};
 }
 
 // The FP8 form of a unit.
@@ -237,7 +259,8 @@ Result<UnitResult> quantize_unit(const Checkpoint& source,
   const std::vector<float>* scale = find_scale(folds, group);
   UnitResult result;
   if (unit.nvfp4) {
-    append_nvfp4(unit, used, weights, amax, {statistics, input, folds, scale}, compute, result);
+    TRY(append_nvfp4(
+        unit, used, weights, amax, {statistics, input, folds, scale}, compute, result));
   }
   if (unit.fp8) {
     append_fp8(weights,

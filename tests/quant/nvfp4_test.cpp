@@ -232,8 +232,11 @@ TEST(Nvfp4, ValuesThatAreNotFiniteAreRefusedWithTheirPlace) {
   auto amax = finite_amax(values);
   ASSERT_FALSE(amax.has_value());
   EXPECT_NE(amax.error().message.find("17"), std::string::npos);
-  values[17] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_FALSE(finite_amax(values).has_value());
+  for (const float sign : {1.0f, -1.0f}) {
+    values[17] = std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
+    EXPECT_EQ(finite_amax(values).error().message,
+              "expected finite values, found NaN at element 17");
+  }
   values[17] = -3.0f;
   EXPECT_EQ(finite_amax(values).value(), 3.0f);
 }

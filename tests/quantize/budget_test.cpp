@@ -1,5 +1,8 @@
 #include "quantize/budget.h"
 
+#include <cmath>
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +11,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+TEST(Budget, WhatIsNoNumberIsCalledSo) {
+  for (const double sign : {1.0, -1.0}) {
+    const double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), sign);
+    EXPECT_THAT(check_budget(nan).error().message, HasSubstr("(all FP8), found NaN"));
+  }
+}
 
 TEST(Budget, SpendsOnWhatLosesMostForItsSize) {
   // 100 weights each at 4.5; 8 bits cost 350 more.

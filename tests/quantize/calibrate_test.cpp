@@ -1,6 +1,8 @@
 #include "quantize/calibrate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -88,6 +90,37 @@ TEST(Calibrate, ARestoredStateGoesOnTheSameWay) {
                          (*resumed)->hidden().begin(),
                          (*resumed)->hidden().end()));
   EXPECT_FALSE((*resumed)->restore({1, 2}).has_value());
+}
+
+TEST(Calibrate, TheHeadReadsTheStatesAfterTheLastNorm) {
+  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto calibrator = Calibrator::create(*source, some_tokens(64), Method::Sweep, 2);
+  ASSERT_TRUE((*calibrator)->run_layer(0, {}, {}).has_value());
+  const auto before = (*calibrator)->head_input_amax();
+  ASSERT_TRUE((*calibrator)->run_layer(1, {}, {}).has_value());
+  const auto amax = (*calibrator)->head_input_amax();
+  ASSERT_TRUE(amax.has_value() && amax->has_value());
+  EXPECT_NE(**before, **amax);
+
+  const auto bytes = *source->read_as("model.norm.weight", DType::BF16, Shape{128}, "x");
+  std::vector<uint16_t> norm(128);
+  std::memcpy(norm.data(), bytes.data(), bytes.size());
+  const auto hidden = (*calibrator)->hidden();
+  double expected = 0;
+  for (size_t t = 0; t < hidden.size() / 128; ++t) {
+    double squares = 0;
+    for (size_t i = 0; i < 128; ++i) {
+      const auto value = static_cast<double>(bf16_to_float(hidden[t * 128 + i]));
+      squares += value * value / 128;
+    }
+    for (size_t i = 0; i < 128; ++i) {
+      const double normed = static_cast<double>(bf16_to_float(hidden[t * 128 + i])) /
+                            std::sqrt(squares + source->config().rms_norm_eps) *
+                            static_cast<double>(bf16_to_float(norm[i]));
+      expected = std::max(expected, std::fabs(normed));
+    }
+  }
+  EXPECT_NEAR(**amax, expected, expected / 128);  // it is rounded to bf16
 }
 
 TEST(Calibrate, RefusesTooLittleTextAndForeignTokens) {

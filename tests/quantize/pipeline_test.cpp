@@ -298,6 +298,30 @@ TEST(Quantize, LeavesNothingThatLooksLikeACheckpointWhenItFails) {
   std::filesystem::remove_all(dir.path() + ".partial");
 }
 
+TEST(Quantize, ACalibratedHeadHasAnInputScaleAsTheOthersHave) {
+  const std::string source = *test::any_golden_path("vendor/llama-base");
+  for (const Precision head : {Precision::Nvfp4, Precision::Fp8}) {
+    for (const bool calibrated : {false, true}) {
+      const test::TempDir dir;
+      QuantizeOptions options;
+      options.source = source;
+      options.destination = dir.path();
+      options.method = calibrated ? Method::Sweep : Method::Max;
+      options.head = head;
+      options.show_progress = false;
+      options.calibration = some_tokens(calibrated ? 64 : 0);
+      const auto report = quantize(options);
+      ASSERT_TRUE(report.has_value()) << report.error().text();
+      const auto result = Checkpoint::open(dir.path());
+      ASSERT_TRUE(result.has_value());
+      EXPECT_EQ(result->find("lm_head.input_scale") != nullptr, calibrated);
+      for (const auto& problem : result->problems()) {
+        ADD_FAILURE() << problem.error.text();
+      }
+    }
+  }
+}
+
 TEST(Quantize, ANormThatIsNotFiniteIsRefusedBeforeAnythingIsDone) {
   CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
   const uint16_t nan = 0x7FC0;
