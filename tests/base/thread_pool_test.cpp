@@ -35,6 +35,33 @@ TEST(ThreadPool, CoversEveryIndexOnceForAnyThreadCount) {
   }
 }
 
+// Who ends last is waited for by all others: it must be with little in hand.
+TEST(ThreadPool, PiecesShrinkTowardsTheEndOfAShare) {
+  constexpr int64_t kCount = 2000;
+  for (const int threads : {2, 3}) {
+    ThreadPool pool(threads);
+    std::vector<std::atomic<int64_t>> end_of(kCount);
+    pool.parallel_for(kCount, 1, [&](int64_t begin, int64_t end, int) {
+      end_of[static_cast<size_t>(begin)] = end;
+    });
+    for (int64_t share = 0; share < threads; ++share) {
+      const int64_t begin = kCount * share / threads;
+      const int64_t end = kCount * (share + 1) / threads;
+      int64_t last = end - begin;
+      int64_t pieces = 0;
+      for (int64_t at = begin; at < end; at = end_of[static_cast<size_t>(at)]) {
+        const int64_t size = end_of[static_cast<size_t>(at)] - at;
+        ASSERT_GT(size, 0) << at;
+        EXPECT_LE(size, last + 1) << at;  // rounding
+        last = size;
+        ++pieces;
+      }
+      EXPECT_GE(pieces, 8);
+      EXPECT_LE(last, (end - begin) / 50);
+    }
+  }
+}
+
 // A hint is never a read: memory that is gone, too small or nowhere changes nothing.
 TEST(ThreadPool, AnnouncedMemoryNeedNotBeThere) {
   ThreadPool pool(3);
