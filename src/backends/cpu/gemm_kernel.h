@@ -86,9 +86,9 @@ void store_row(const GemmTask& task, int64_t row, int64_t column, const float* a
   const float one = 1.0f;
   const typename V::Vec row_scale =
       V::broadcast(task.row_scale == nullptr ? &one : task.row_scale + row);
+  const typename V::Vec alpha = V::mul(V::broadcast(task.alpha), row_scale);
   for (int v = 0; v < kVectors; ++v) {
     const int at = v * V::kLanes;
-    const typename V::Vec alpha = V::mul(V::load(task.alpha + column + at), row_scale);
     V::store(out + at, V::mul(V::load(acc + at), alpha));
   }
   if (task.bias != nullptr || task.residual != nullptr) {

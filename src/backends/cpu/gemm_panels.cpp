@@ -337,7 +337,7 @@ std::vector<Tensor> panel_layout(const PanelFormat& format, const GemmDesc& desc
   const Groups groups = groups_of(format, desc);
   std::vector<Tensor> slots;
   slots.emplace_back(nullptr, DType::U8, Shape{groups.total, group_bytes(format, desc)}, cpu);
-  slots.emplace_back(nullptr, DType::F32, Shape{groups.total * format.group_rows}, cpu);
+  slots.emplace_back(nullptr, DType::F32, Shape{desc.num_parts}, cpu);
   slots.emplace_back(nullptr, DType::F32, Shape{desc.num_parts}, cpu);
   if (desc.pre_quant_scale) {
     slots.emplace_back(nullptr, DType::F32, Shape{desc.num_parts, desc.k}, cpu);
@@ -357,10 +357,7 @@ void panel_pack(const PanelFormat& format,
     const LinearPart& part = parts[static_cast<size_t>(index)];
     const int64_t first = groups.begin[static_cast<size_t>(index)];
     const int64_t last = groups.begin[static_cast<size_t>(index) + 1];
-    float* alpha = slots[kAlpha].as<float>();
-    std::fill(alpha + first * format.group_rows,
-              alpha + last * format.group_rows,
-              part_alpha(desc, part) * format.alpha_factor);
+    slots[kAlpha].as<float>()[index] = part_alpha(desc, part) * format.alpha_factor;
     slots[kInputScale].as<float>()[index] =
         desc.static_input_scale ? read_scalar(part.input_scale, 0.0f) : 0.0f;
     if (desc.pre_quant_scale) {
@@ -461,7 +458,7 @@ void panel_multiply(const PanelBlock& block,
     GemmTask task{};
     task.weights = static_cast<const uint8_t*>(block.packed[kWeights].data) +
                    part_begin * group_bytes(format, desc);
-    task.alpha = block.packed[kAlpha].as<float>() + part_begin * format.group_rows;
+    task.alpha = block.packed[kAlpha].as<float>() + part;
     task.x = x.lanes;
     task.x_scales = x.scales;
     task.x_sums = x.sums;

@@ -3,8 +3,8 @@
 // so that the functions below fit GemmBackend's plain function pointers.
 //
 // Slots: [0] u8, the packed groups of all parts (each part padded to whole groups);
-//        [1] f32, alpha of every packed row; [2] f32 [parts], input scale (0: per token);
-//        [3] f32 [parts, k] pre-quant scale, when asked for.
+//        [1] f32 [parts], what multiplies the accumulators; [2] f32 [parts], input scale (0: per
+//        token); [3] f32 [parts, k] pre-quant scale, when asked for.
 #pragma once
 
 #include <cstdint>

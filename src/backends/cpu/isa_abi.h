@@ -17,7 +17,7 @@ inline constexpr int kRowBlock = 192;
 // A group is 4 vectors of output rows (n); lanes are rows of W, K is walked in order.
 struct GemmTask {
   const uint8_t* weights;  // packed groups of this part
-  const float* alpha;      // [groups * group_rows] multiplies the accumulators
+  const float* alpha;      // one value, multiplies the accumulators
   const void* x;           // packed rows: row groups one after another, each [steps, rows] of
                            // 32-bit lanes (see Activations in gemm_panels.h)
   const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4; on the grid:
