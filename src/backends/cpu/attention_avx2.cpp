@@ -20,12 +20,15 @@ struct Attention8 : Math8 {
   static Vec spread(const float* from) { return _mm256_load_ps(from); }
   static Vec sum_rows(const Vec* sums) { return sum8x8(sums); }
   static Vec scores(const float* q, const float* tile, int width) {
-    return sum_products<Attention8>(
-        q, width, [&](int j, int i) { return _mm256_load_ps(tile + j * width + i); });
+    Vec products;
+    sum_products<Attention8, 1, 8>(
+        q, width, [&](int j, int i) { return _mm256_load_ps(tile + j * width + i); }, &products);
+    return products;
   }
-  template <typename T>
-  static Vec scores_of_rows(const float* q, const T* const* rows, int width) {
-    return sum_products<Attention8>(q, width, [&](int j, int i) { return load8(rows[j] + i); });
+  template <int kQueries, typename T>
+  static void products_of_rows(const float* q, const T* const* rows, int width, Vec* products) {
+    sum_products<Attention8, kQueries, 4>(
+        q, width, [&](int j, int i) { return load8(rows[j] + i); }, products);
   }
   static Vec hide(Vec scores, int count) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

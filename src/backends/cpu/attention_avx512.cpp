@@ -23,13 +23,18 @@ struct Attention16 : Math16 {
   static Vec spread(const float* from) { return _mm512_broadcast_f32x8(_mm256_load_ps(from)); }
   static Vec sum_rows(const Vec* sums) { return sum16x8(sums); }
   static Vec scores(const float* q, const float* tile, int width) {
-    return sum_products<Attention16>(
-        q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); });
+    Vec products;
+    sum_products<Attention16, 1, 8>(
+        q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); }, &products);
+    return products;
   }
-  template <typename T>
-  static Vec scores_of_rows(const float* q, const T* const* rows, int width) {
-    return sum_products<Attention16>(
-        q, width, [&](int j, int i) { return join(load8(rows[j] + i), load8(rows[j + 8] + i)); });
+  template <int kQueries, typename T>
+  static void products_of_rows(const float* q, const T* const* rows, int width, Vec* products) {
+    sum_products<Attention16, kQueries, 8>(
+        q,
+        width,
+        [&](int j, int i) { return join(load8(rows[j] + i), load8(rows[j + 8] + i)); },
+        products);
   }
   static Vec hide(Vec scores, int count) {
     const uint32_t seen = count >= kLanes ? 0xFFFFu : (1u << count) - 1;

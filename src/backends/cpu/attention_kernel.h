@@ -19,7 +19,8 @@
 //   spread(q), sum_rows(sums): for sum_products(): eight channels laid out as in a row, the sums of
 //     eight such vectors
 //   scores(q, tile, width): of kLanes positions whose rows begin at `tile`
-//   scores_of_rows(q, rows, width): of kLanes rows as they are stored
+//   products_of_rows<kQueries>(q, rows, width, products): the same of queries `width` apart with
+//     kLanes rows as they are stored
 //   hide(scores, count): minus infinity in the lanes from count on
 //   top(v): the largest lane
 #pragma once
@@ -119,44 +120,81 @@ void find_rows(const AttentionTask& task,
 
 template <typename T>
 struct TileRows {
-  const T* k[kTile];
-  const T* v[kTile];
+  const T* rows[2 * kTile];  // of K, then of V
 };
 
-// The rows of a tile to L1; none where base is past the end.
-void prefetch_tile(const AttentionTask& task,
-                   const void* cache,
-                   int64_t page_stride,
-                   int64_t slot_stride,
-                   int64_t base,
-                   int64_t end) {
-  const int64_t element = task.is_e4m3 ? 1 : 2;
-  const int64_t bytes = task.head_dim * element;
-  const int count = static_cast<int>(base + kTile < end ? kTile : end - base);
-  walk_rows(task, page_stride, slot_stride, base, count, [&](int, int64_t at) {
-    const char* row = static_cast<const char*>(cache) + at * element;
-    for (int64_t i = 0; i < bytes; i += 64) {
-      _mm_prefetch(row + i, _MM_HINT_T0);
+// Fetches the rows of a tile, K then V, into the caches in steps: so many lines at once that the
+// core has room for them, or the loads behind wait for memory.
+template <typename T>
+class RowFetcher {
+ public:
+  RowFetcher(const TileRows<T>& rows, int64_t head_dim)
+      : rows_(rows.rows), bytes_(head_dim * static_cast<int64_t>(sizeof(T))) {}
+  static RowFetcher nothing() {
+    RowFetcher fetcher;
+    fetcher.next_ = 2 * kTile;
+    return fetcher;
+  }
+  // Up to row `end` of 2 * kTile.
+  void fetch(int end) {
+    for (; next_ < end; ++next_) {
+      const char* row = reinterpret_cast<const char*>(rows_[next_]);
+      for (int64_t i = 0; i < bytes_; i += 64) {
+        _mm_prefetch(row + i, _MM_HINT_T0);
+      }
     }
-  });
-}
+  }
 
-// V::sum_rows of q * row(j, i), i ascending: the products of a query with V::kLanes positions.
-template <typename V, typename Row>
-typename V::Vec sum_products(const float* q, int width, const Row& row) {
-  typename V::Vec sum[8];
+ private:
+  RowFetcher() = default;
+  const T* const* rows_ = nullptr;
+  int64_t bytes_ = 0;
+  int next_ = 0;
+};
+
+// V::sum_rows of q * row(j, i), i ascending: the products of kQueries queries, `width` apart, with
+// V::kLanes positions. kAtOnce rows at a time, as registers allow.
+template <typename V, int kQueries, int kAtOnce, typename Row>
+void sum_products(const float* q, int width, const Row& row, typename V::Vec* products) {
+  using Vec = typename V::Vec;
+  Vec all[kQueries][8];
+#pragma GCC unroll 2
+  for (int first = 0; first < 8; first += kAtOnce) {
+    Vec sum[kQueries][kAtOnce];
+#pragma GCC unroll 2
+    for (int n = 0; n < kQueries; ++n) {
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) {
-    sum[j] = V::zero();
-  }
-  for (int i = 0; i < width; i += 8) {
-    const typename V::Vec channels = V::spread(q + i);
+      for (int j = 0; j < kAtOnce; ++j) {
+        sum[n][j] = V::zero();
+      }
+    }
+    for (int i = 0; i < width; i += 8) {
+      Vec channels[kQueries];
+#pragma GCC unroll 2
+      for (int n = 0; n < kQueries; ++n) {
+        channels[n] = V::spread(q + n * width + i);
+      }
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      sum[j] = V::fma(channels, row(j, i), sum[j]);
+      for (int j = 0; j < kAtOnce; ++j) {
+        const Vec values = row(first + j, i);
+#pragma GCC unroll 2
+        for (int n = 0; n < kQueries; ++n) {
+          sum[n][j] = V::fma(channels[n], values, sum[n][j]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < kQueries; ++n) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kAtOnce; ++j) {
+        all[n][first + j] = sum[n][j];
+      }
     }
   }
-  return V::sum_rows(sum);
+#pragma GCC unroll 2
+  for (int n = 0; n < kQueries; ++n) {
+    products[n] = V::sum_rows(all[n]);
+  }
 }
 
 // Softmax weights of one query over the tile; rescales what was summed before. score(v) are the
@@ -202,59 +240,82 @@ void weigh_tile(Scratch& s, int query, float scale, int width, const Score& scor
   }
 }
 
-// acc[kVecs * kLanes channels] += weights * V, positions ascending; value(j, i) is vector i of
-// position j.
-template <typename V, int kVecs, typename Value>
-void add_values(const float* weights, int count, float* acc, const Value& value) {
-  typename V::Vec sum[kVecs];
-#pragma GCC unroll 8
-  for (int i = 0; i < kVecs; ++i) {
-    sum[i] = V::load(acc + i * V::kLanes);
-  }
-  for (int j = 0; j < count; ++j) {
-    const typename V::Vec weight = V::set1(weights[j]);
+// acc[kVecs * kLanes channels] += weights * V, positions ascending, for kQueries queries whose
+// accumulators are `width` apart; value(j, i) is vector i of position j.
+template <typename V, int kVecs, int kQueries, typename Value>
+void add_values(const float* weights, int count, int width, float* acc, const Value& value) {
+  using Vec = typename V::Vec;
+  Vec sum[kQueries][kVecs];
+#pragma GCC unroll 2
+  for (int n = 0; n < kQueries; ++n) {
 #pragma GCC unroll 8
     for (int i = 0; i < kVecs; ++i) {
-      sum[i] = V::fma(weight, value(j, i), sum[i]);
+      sum[n][i] = V::load(acc + n * width + i * V::kLanes);
     }
   }
+  for (int j = 0; j < count; ++j) {
+    Vec weight[kQueries];
+#pragma GCC unroll 2
+    for (int n = 0; n < kQueries; ++n) {
+      weight[n] = V::set1(weights[n * kTile + j]);
+    }
 #pragma GCC unroll 8
-  for (int i = 0; i < kVecs; ++i) {
-    V::store(acc + i * V::kLanes, sum[i]);
+    for (int i = 0; i < kVecs; ++i) {
+      const Vec values = value(j, i);
+#pragma GCC unroll 2
+      for (int n = 0; n < kQueries; ++n) {
+        sum[n][i] = V::fma(weight[n], values, sum[n][i]);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int n = 0; n < kQueries; ++n) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVecs; ++i) {
+      V::store(acc + n * width + i * V::kLanes, sum[n][i]);
+    }
   }
 }
 
-// All channels; wide(j, channel) and narrow(j, channel) give V's and eight lanes.
-template <typename V, typename Wide, typename Narrow>
-void add_all_values(const float* weights,
-                    int count,
+// All channels of queries from `query` on; wide(j, channel) and narrow(j, channel) give V's and
+// eight lanes. before(channel) is called before each range of channels.
+template <typename V, int kQueries, typename Wide, typename Narrow, typename Before>
+void add_all_values(Scratch& s,
+                    int query,
                     int width,
-                    float* acc,
                     const Wide& wide,
-                    const Narrow& narrow) {
-  constexpr int kVecs = 64 / V::kLanes;
+                    const Narrow& narrow,
+                    const Before& before) {
+  constexpr int kVecs = kQueries == 1 ? 64 / V::kLanes : 4;
+  const float* weights = s.weights + query * kTile;
+  const int count = s.count[query];
+  float* acc = s.acc + query * width;
   int channel = 0;
-  for (; channel + 64 <= width; channel += 64) {
-    add_values<V, kVecs>(weights, count, acc + channel, [&](int j, int i) {
+  for (; channel + kVecs * V::kLanes <= width; channel += kVecs * V::kLanes) {
+    before(channel + kVecs * V::kLanes);
+    add_values<V, kVecs, kQueries>(weights, count, width, acc + channel, [&](int j, int i) {
       return wide(j, channel + i * V::kLanes);
     });
   }
   for (; channel < width; channel += 8) {
-    add_values<Math8, 1>(
-        weights, count, acc + channel, [&](int j, int) { return narrow(j, channel); });
+    before(channel + 8);
+    add_values<Math8, 1, kQueries>(
+        weights, count, width, acc + channel, [&](int j, int) { return narrow(j, channel); });
   }
 }
 
-// All queries over one tile of KV, widened.
+// All queries over one tile of KV, widened; fetches the rows `ahead`.
 template <typename V, typename T>
 void attend_tile(const AttentionTask& task,
                  Scratch& s,
-                 const TileRows<T>& rows,
+                 const TileRows<T>& tile,
+                 RowFetcher<T>& ahead,
                  int count,
                  int queries,
                  int width) {
   for (int j = 0; j < count; ++j) {
-    widen(rows.k[j], task.head_dim, width, s.tile + V::row_begin(j, width), V::kRowStep);
+    ahead.fetch(j + 1);
+    widen(tile.rows[j], task.head_dim, width, s.tile + V::row_begin(j, width), V::kRowStep);
   }
   const int padded = (count + V::kLanes - 1) / V::kLanes * V::kLanes;
   for (int j = count; j < padded; ++j) {
@@ -270,37 +331,74 @@ void attend_tile(const AttentionTask& task,
     }
   }
   for (int j = 0; j < count; ++j) {
-    widen(rows.v[j], task.head_dim, width, s.tile + j * width, 8);
+    ahead.fetch(kTile + j + 1);
+    widen(tile.rows[kTile + j], task.head_dim, width, s.tile + j * width, 8);
   }
   for (int query = 0; query < queries; ++query) {
-    add_all_values<V>(
-        s.weights + query * kTile,
-        s.count[query],
+    add_all_values<V, 1>(
+        s,
+        query,
         width,
-        s.acc + query * width,
         [&](int j, int channel) { return V::load(s.tile + j * width + channel); },
-        [&](int j, int channel) { return Math8::load(s.tile + j * width + channel); });
+        [&](int j, int channel) { return Math8::load(s.tile + j * width + channel); },
+        [](int) {});
   }
 }
 
-// The same without a widened tile; width is head_dim.
+// kQueries queries from `query` on, which see the same positions, without a widened tile; width is
+// head_dim.
+template <typename V, int kQueries, typename T>
+void attend_rows(const AttentionTask& task,
+                 Scratch& s,
+                 const TileRows<T>& tile,
+                 RowFetcher<T>& ahead,
+                 int query,
+                 int width) {
+  using Vec = typename V::Vec;
+  constexpr int kVectors = kTile / V::kLanes;
+  constexpr int kFirstRows = 24;  // so many while scores are computed, 4 with a query's weights
+  const int count = s.count[query];
+  Vec products[kVectors][kQueries];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    ahead.fetch(kFirstRows * (v + 1) / kVectors);
+    if (v * V::kLanes < count) {
+      V::template products_of_rows<kQueries>(
+          s.q + query * width, tile.rows + v * V::kLanes, width, products[v]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int n = 0; n < kQueries; ++n) {
+    ahead.fetch(kFirstRows + 4 * (n + 1));
+    weigh_tile<V>(s, query + n, task.scale, width, [&](int v) { return products[v][n]; });
+  }
+  const T* const* values = tile.rows + kTile;
+  add_all_values<V, kQueries>(
+      s,
+      query,
+      width,
+      [&](int j, int channel) { return V::widen(values[j] + channel); },
+      [&](int j, int channel) { return load8(values[j] + channel); },
+      [&](int channels) { ahead.fetch(kTile + kTile * channels / width); });
+}
+
 template <typename V, typename T>
-void attend_rows(
-    const AttentionTask& task, Scratch& s, const TileRows<T>& rows, int queries, int width) {
+void attend_few(const AttentionTask& task,
+                Scratch& s,
+                const TileRows<T>& tile,
+                RowFetcher<T>& ahead,
+                int queries,
+                int width) {
   for (int query = 0; query < queries; ++query) {
     if (s.count[query] == 0) {
       continue;
     }
-    weigh_tile<V>(s, query, task.scale, width, [&](int v) {
-      return V::scores_of_rows(s.q + query * width, rows.k + v * V::kLanes, width);
-    });
-    add_all_values<V>(
-        s.weights + query * kTile,
-        s.count[query],
-        width,
-        s.acc + query * width,
-        [&](int j, int channel) { return V::widen(rows.v[j] + channel); },
-        [&](int j, int channel) { return load8(rows.v[j] + channel); });
+    if (query + 1 < queries && s.count[query] == s.count[query + 1]) {
+      attend_rows<V, 2>(task, s, tile, ahead, query, width);
+      ++query;
+    } else {
+      attend_rows<V, 1>(task, s, tile, ahead, query, width);
+    }
   }
 }
 
@@ -336,14 +434,20 @@ void attend(const AttentionTask& task) {
   }
   const int64_t last_row = (task.end - 1) / task.heads_per_kv;
   const int64_t kv_count = task.first_position + last_row + 1;
-  const auto prefetch = [&](int64_t base) {
-    prefetch_tile(task, task.k_cache, task.k_page_stride, task.k_slot_stride, base, kv_count);
-    prefetch_tile(task, task.v_cache, task.v_page_stride, task.v_slot_stride, base, kv_count);
+  // A tile and the two after it, which are fetched meanwhile.
+  TileRows<T> tiles[3];
+  const auto find_tile = [&](int64_t base, TileRows<T>& tile) {
+    const int64_t left = kv_count - base;
+    const int count = left < kTile ? static_cast<int>(left) : kTile;
+    find_rows(task, task.k_cache, task.k_page_stride, task.k_slot_stride, base, count, tile.rows);
+    find_rows(
+        task, task.v_cache, task.v_page_stride, task.v_slot_stride, base, count, tile.rows + kTile);
   };
-  prefetch(0);
-  prefetch(kTile);
-  for (int64_t base = 0; base < kv_count; base += kTile) {
-    prefetch(base + 2 * kTile);
+  for (int n = 0; n < 2 && n * kTile < kv_count; ++n) {
+    find_tile(n * kTile, tiles[n]);
+    RowFetcher<T>(tiles[n], task.head_dim).fetch(2 * kTile);
+  }
+  for (int64_t n = 0, base = 0; base < kv_count; ++n, base += kTile) {
     const int64_t left = kv_count - base;
     const int count = left < kTile ? static_cast<int>(left) : kTile;
     for (int i = 0; i < queries; ++i) {
@@ -351,13 +455,17 @@ void attend(const AttentionTask& task) {
       const int64_t seen = position + 1 - base;
       s.count[i] = seen < 0 ? 0 : (seen < kTile ? static_cast<int>(seen) : kTile);
     }
-    TileRows<T> rows;
-    find_rows(task, task.k_cache, task.k_page_stride, task.k_slot_stride, base, count, rows.k);
-    find_rows(task, task.v_cache, task.v_page_stride, task.v_slot_stride, base, count, rows.v);
-    if (queries > kFewQueries || width != task.head_dim) {
-      attend_tile<V>(task, s, rows, count, queries, width);
+    TileRows<T>& next = tiles[(n + 2) % 3];
+    RowFetcher<T> ahead(next, task.head_dim);
+    if (base + 2 * kTile < kv_count) {
+      find_tile(base + 2 * kTile, next);
     } else {
-      attend_rows<V>(task, s, rows, queries, width);
+      ahead = RowFetcher<T>::nothing();
+    }
+    if (queries > kFewQueries || width != task.head_dim) {
+      attend_tile<V>(task, s, tiles[n % 3], ahead, count, queries, width);
+    } else {
+      attend_few<V>(task, s, tiles[n % 3], ahead, queries, width);
     }
   }
   for (int i = 0; i < queries; ++i) {
