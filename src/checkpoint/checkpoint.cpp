@@ -8,6 +8,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/fused_parts.h"
 #include "checkpoint/linear_table.h"
+#include "checkpoint/model_sizes.h"
 #include "checkpoint/shard_list.h"
 
 namespace nibble::checkpoint {
@@ -139,6 +140,9 @@ Result<void> Checkpoint::read_configs() {
     config_ = std::move(*model);
   } else {
     add_error(std::move(model).error());
+    if (auto sizes = parse_model_sizes(config, "config.json")) {
+      config_ = std::move(*sizes);  // never run, but the tensors are judged by it
+    }
   }
   auto quant = parse_quant_config(config, side ? &*side : nullptr);
   if (quant) {

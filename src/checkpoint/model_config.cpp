@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "checkpoint/model_sizes.h"
 
 namespace nibble::checkpoint {
 
@@ -20,7 +21,9 @@ constexpr int64_t kMaxPositions = int64_t{1} << 30;
 // The language model's keys: multimodal wrappers nest them in text_config and leave some beside it.
 class Keys {
  public:
-  Keys(JsonObject inner, JsonObject outer) : inner_(std::move(inner)), outer_(std::move(outer)) {}
+  static Result<Keys> from(const JsonObject& root) {
+    return Keys(TRY(root.find_object("text_config")).value_or(root), root);
+  }
   const JsonObject& object_with(std::string_view key) const {
     return inner_.has(key) || !outer_.has(key) ? inner_ : outer_;
   }
@@ -28,6 +31,7 @@ class Keys {
   std::string path_of(std::string_view key) const { return object_with(key).path_of(key); }
 
  private:
+  Keys(JsonObject inner, JsonObject outer) : inner_(std::move(inner)), outer_(std::move(outer)) {}
   JsonObject inner_;
   JsonObject outer_;
 };
@@ -187,23 +191,25 @@ Result<MoeConfig> parse_moe(const Keys& keys, const ModelConfig& config) {
   return moe;
 }
 
+// All that either file names: which of them a fine-tune forgot is not known, and a model that never
+// emits an id is not hurt by it.
 Result<std::vector<int64_t>> parse_eos(const Keys& keys,
                                        const json::value* generation_config,
                                        int64_t vocab_size) {
-  const std::string generation_path = "generation_config.json";
   std::vector<int64_t> ids;
-  std::string where = keys.path_of("eos_token_id");
-  ids = TRY(keys.object_with("eos_token_id").find_int_list("eos_token_id"))
-            .value_or(std::vector<int64_t>{});
-  if (generation_config != nullptr) {
-    const JsonObject generation = TRY(JsonObject::from(*generation_config, generation_path));
-    if (auto own = TRY(generation.find_int_list("eos_token_id"))) {
-      ids = std::move(*own);
-      where = generation.path_of("eos_token_id");
+  const auto add = [&](const JsonObject& object) -> Result<void> {
+    const auto own = TRY(object.find_int_list("eos_token_id"));
+    for (const int64_t id : own.value_or(std::vector<int64_t>{})) {
+      TRY(in_range(id, 0, vocab_size - 1, object.path_of("eos_token_id")));
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) {
+        ids.push_back(id);
+      }
     }
-  }
-  for (int64_t id : ids) {
-    TRY(in_range(id, 0, vocab_size - 1, where));
+    return {};
+  };
+  TRY(add(keys.object_with("eos_token_id")));
+  if (generation_config != nullptr) {
+    TRY(add(TRY(JsonObject::from(*generation_config, "generation_config.json"))));
   }
   return ids;
 }
@@ -239,13 +245,9 @@ bool MoeConfig::is_sparse(int64_t layer) const {
          std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) == mlp_only_layers.end();
 }
 
-Result<ModelConfig> parse_model_config(const json::value& config_json,
-                                       const json::value* generation_config,
-                                       const std::string& where) {
+Result<ModelConfig> parse_model_sizes(const json::value& config_json, const std::string& where) {
   const JsonObject root = TRY(JsonObject::from(config_json, where));
-  const auto text_config = TRY(root.find_object("text_config"));
-  const Keys keys(text_config.value_or(root), root);
-
+  const Keys keys = TRY(Keys::from(root));
   ModelConfig config;
   config.raw = root.raw();
   const auto architectures = TRY(root.find_string_list("architectures"));
@@ -260,22 +262,30 @@ Result<ModelConfig> parse_model_config(const json::value& config_json,
   config.num_hidden_layers = TRY(get_size(keys, "num_hidden_layers", kMaxLayers));
   config.vocab_size = TRY(get_size(keys, "vocab_size"));
   config.intermediate_size = TRY(find_size(keys, "intermediate_size", 0, 0));
-  config.max_position_embeddings =
-      TRY(find_size(keys, "max_position_embeddings", 2048, 1, kMaxPositions));
   TRY(parse_attention(keys, config));
-  const std::string_view eps_key =
-      first_key(keys, {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});
-  config.rms_norm_eps = TRY(find_positive(keys.object_with(eps_key), eps_key, config.rms_norm_eps));
   config.tie_word_embeddings = TRY(find_flag(keys, "tie_word_embeddings", false));
   config.attention_bias = TRY(find_flag(keys, "attention_bias", false));
   config.mlp_bias = TRY(find_flag(keys, "mlp_bias", false));
-  const std::string_view act_key = first_key(keys, {"hidden_act", "mlp_hidden_act"});
-  config.hidden_act = TRY(keys.object_with(act_key).find_string(act_key)).value_or("silu");
-  config.rope = TRY(parse_rope(keys, config.max_position_embeddings));
   config.moe = TRY(parse_moe(keys, config));
   if (config.moe.num_experts == 0 && config.intermediate_size == 0) {
     return invalid("missing", keys.path_of("intermediate_size"));
   }
+  return config;
+}
+
+Result<ModelConfig> parse_model_config(const json::value& config_json,
+                                       const json::value* generation_config,
+                                       const std::string& where) {
+  ModelConfig config = TRY(parse_model_sizes(config_json, where));
+  const Keys keys = TRY(Keys::from(TRY(JsonObject::from(config_json, where))));
+  config.max_position_embeddings =
+      TRY(find_size(keys, "max_position_embeddings", 2048, 1, kMaxPositions));
+  const std::string_view eps_key =
+      first_key(keys, {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});
+  config.rms_norm_eps = TRY(find_positive(keys.object_with(eps_key), eps_key, config.rms_norm_eps));
+  const std::string_view act_key = first_key(keys, {"hidden_act", "mlp_hidden_act"});
+  config.hidden_act = TRY(keys.object_with(act_key).find_string(act_key)).value_or("silu");
+  config.rope = TRY(parse_rope(keys, config.max_position_embeddings));
   config.eos_token_ids = TRY(parse_eos(keys, generation_config, config.vocab_size));
   config.bos_token_id = TRY(keys.object_with("bos_token_id").find_int("bos_token_id"));
   return config;

@@ -13,6 +13,7 @@
 #include "base/number_formats.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
+#include "examine/report_json.h"
 #include "ops/gemm.h"
 #include "ops/gemm_variant.h"
 #include "ops/probe.h"
@@ -188,10 +189,6 @@ double peer_us(const PeerGemms& peer, const BenchGemmRow& row, int threads) {
     }
   }
   return 0.0;
-}
-
-boost::json::value number_or_null(double value) {
-  return value > 0 ? boost::json::value(value) : boost::json::value(nullptr);
 }
 
 boost::json::value text_or_null(const std::string& text) {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/random.h"
+#include "examine/report_json.h"
 
 namespace nibble::examine {
 
@@ -120,10 +121,6 @@ Result<void> check(const BenchLatencyRow& row, const engine::ModelInfo& info) {
                    "--batch");
   }
   return {};
-}
-
-boost::json::value number_or_null(double value) {
-  return value > 0 ? boost::json::value(value) : boost::json::value(nullptr);
 }
 
 }  // namespace

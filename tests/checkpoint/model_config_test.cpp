@@ -101,11 +101,13 @@ TEST(ModelConfig, ReadsExpertsUnderTheirDifferentNames) {
   }
 }
 
-TEST(ModelConfig, GenerationConfigsEndTokensWin) {
+TEST(ModelConfig, EndTokensOfBothFilesCount) {
   const json::value generation = json::parse(R"({"eos_token_id":[2,7]})");
   EXPECT_THAT(parse(small_config(), &generation)->eos_token_ids, ElementsAre(2, 7));
   const json::value silent = json::parse(R"({"temperature":0.6})");
   EXPECT_THAT(parse(small_config(), &silent)->eos_token_ids, ElementsAre(2));
+  const json::value other = json::parse(R"({"eos_token_id":9})");
+  EXPECT_THAT(parse(small_config(), &other)->eos_token_ids, ElementsAre(2, 9));
   const json::value wrong = json::parse(R"({"eos_token_id":[2,512]})");
   EXPECT_THAT(parse(small_config(), &wrong).error().text(),
               HasSubstr("generation_config.json.eos_token_id: expected 0 to 511, found 512"));

@@ -96,6 +96,32 @@ TEST(Inspect, AnArchitectureWithoutAModelIsNotServable) {
                         "LlamaForCausalLM"));
 }
 
+TEST(Inspect, AnErrorOfTheConfigDoesNotHideThoseOfTensors) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  editor.config()["rope_scaling"] = boost::json::object{{"rope_type", "longrope"}, {"factor", 2}};
+  editor.remove("model.norm.weight");
+  editor.tensor("model.layers.0.input_layernorm.weight").shape = {64, 2};
+  editor.write();
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_FALSE(result->servable());
+  const std::string errors = errors_of(*result);
+  EXPECT_THAT(errors, HasSubstr("config.json.rope_scaling.rope_type: 'longrope' is not supported"));
+  EXPECT_THAT(errors, HasSubstr("model.norm.weight: missing; expected bf16 [128] (from hidden"));
+  EXPECT_THAT(errors, HasSubstr("model.layers.0.input_layernorm.weight: expected bf16 [128]"));
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 3) << errors;
+}
+
+TEST(Inspect, WithoutSizesNoTensorIsJudged) {
+  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  editor.config().erase("hidden_size");
+  editor.remove("model.norm.weight");
+  editor.write();
+  const auto result = inspect({.directory = editor.directory().path()});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(errors_of(*result), "config.json.hidden_size: required but missing\n");
+}
+
 TEST(Inspect, WhatTheLoaderRefusesByTheConfigIsNotServable) {
   CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
   editor.config()["hidden_act"] = "gelu";
