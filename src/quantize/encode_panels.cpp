@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/check.h"
@@ -18,24 +20,45 @@ int64_t lanes_of(const RowRange& rows, int64_t panel) {
   return std::min(kLanes, rows.end - rows.begin - panel * kLanes);
 }
 
+// Where block `b` of an order begins in the matrix; blocks stay whole.
+int64_t block_begin(const std::vector<int32_t>& order, int64_t b) {
+  const int64_t first = b * quant::kBlockSize;
+  return order.empty() ? first
+                       : order[static_cast<size_t>(first)] / quant::kBlockSize * quant::kBlockSize;
+}
+
 // Rows of panel `panel` side by side, columns in `order` (empty: as they are); absent rows are 0.
+// Block by block, so that what is written stays in the first cache for all rows.
 void load_panel(
     const RowRange& rows, int64_t k, int64_t panel, const std::vector<int32_t>& order, float* out) {
-  std::fill_n(out, k * kLanes, 0.0f);
-  for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
-    const float* row = rows.values + (rows.begin + panel * kLanes + lane) * k;
-    for (int64_t i = 0; i < k; ++i) {
-      out[i * kLanes + lane] = row[order.empty() ? i : order[static_cast<size_t>(i)]];
+  const int64_t lanes = lanes_of(rows, panel);
+  if (lanes < kLanes) {
+    std::fill_n(out, k * kLanes, 0.0f);
+  }
+  const float* first = rows.values + (rows.begin + panel * kLanes) * k;
+  for (int64_t b = 0; b < k / quant::kBlockSize; ++b) {
+    const int64_t begin = block_begin(order, b);
+    int64_t source[quant::kBlockSize];
+    for (int64_t i = 0; i < quant::kBlockSize; ++i) {
+      source[i] = order.empty() ? begin + i : order[static_cast<size_t>(b * quant::kBlockSize + i)];
+    }
+    float* to = out + b * quant::kBlockSize * kLanes;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const float* row = first + lane * k;
+      for (int64_t i = 0; i < quant::kBlockSize; ++i) {
+        to[i * kLanes + lane] = row[source[i]];
+      }
     }
   }
 }
 
-uint8_t code_of(float quantized, float scale) {
-  if (quantized == 0.0f) {
-    return 0;  // never -0
-  }
-  const uint8_t magnitude = float_to_e2m1(std::fabs(quantized) / scale);
-  return static_cast<uint8_t>(magnitude | (quantized < 0.0f ? 8 : 0));
+// quantized: an E2M1 value times the scale, rounded.
+uint8_t code_of(float quantized, float inverse_scale) {
+  // Twice the magnitude is a whole number but for roundings.
+  constexpr std::array<uint8_t, 13> kCodes = {0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 7, 7};
+  const auto steps = static_cast<int32_t>(std::fabs(quantized) * inverse_scale * 2.0f + 0.5f);
+  const uint8_t magnitude = kCodes[static_cast<size_t>(std::min(steps, 12))];
+  return static_cast<uint8_t>(magnitude | (quantized < 0.0f ? 8 : 0));  // never -0
 }
 
 // q: [k][kLanes] and codes: [k / 16][kLanes], in `order`.
@@ -46,22 +69,25 @@ void store_panel(const RowRange& rows,
                  const int32_t* codes,
                  quant::Nvfp4Matrix& out) {
   const int64_t blocks = out.cols / quant::kBlockSize;
-  for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
-    const int64_t row = rows.begin + panel * kLanes + lane;
-    uint8_t* packed = out.codes.data() + row * out.cols / 2;
-    uint8_t* scales = out.block_scales.data() + row * blocks;
-    std::fill_n(packed, out.cols / 2, uint8_t{0});
-    for (int64_t b = 0; b < blocks; ++b) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = block_begin(order, b);
+    int shift[quant::kBlockSize];
+    for (int64_t i = 0; i < quant::kBlockSize; ++i) {
+      shift[i] = static_cast<int>(
+          4 * (order.empty() ? i : order[static_cast<size_t>(b * quant::kBlockSize + i)] - begin));
+    }
+    for (int64_t lane = 0; lane < lanes_of(rows, panel); ++lane) {
+      const int64_t row = rows.begin + panel * kLanes + lane;
       const auto code = static_cast<uint8_t>(codes[b * kLanes + lane]);
-      const float scale = e4m3_to_float(code) * out.global_scale;
-      for (int64_t i = b * quant::kBlockSize; i < (b + 1) * quant::kBlockSize; ++i) {
-        const int64_t column = order.empty() ? i : order[static_cast<size_t>(i)];
-        if (i == b * quant::kBlockSize) {
-          scales[column / quant::kBlockSize] = code;
-        }
-        const uint8_t value = code_of(q[i * kLanes + lane], scale);
-        packed[column / 2] |= static_cast<uint8_t>(column % 2 == 0 ? value : value << 4);
+      const float inverse_scale = 1.0f / (e4m3_to_float(code) * out.global_scale);
+      uint64_t packed = 0;  // 16 codes, the first in the low bits
+      for (int64_t i = 0; i < quant::kBlockSize; ++i) {
+        const float value = q[(b * quant::kBlockSize + i) * kLanes + lane];
+        packed |= uint64_t{code_of(value, inverse_scale)} << shift[i];
       }
+      static_assert(std::endian::native == std::endian::little);
+      std::memcpy(out.codes.data() + (row * out.cols + begin) / 2, &packed, sizeof packed);
+      out.block_scales[static_cast<size_t>(row * blocks + begin / quant::kBlockSize)] = code;
     }
   }
 }
@@ -76,6 +102,9 @@ void check_output(const RowRange& rows, int64_t k, const quant::Nvfp4Matrix& out
 // Of every lane of the panels of a batch.
 using LaneSums = std::array<double, kPanelsAtOnce * kLanes>;
 
+// A batch below this fetches a large matrix for too little.
+constexpr int64_t kFewestAtOnce = 2;
+
 // Panels that go through a task together.
 struct Batch {
   int64_t first = 0;
@@ -87,24 +116,42 @@ double sum_lanes(const RowRange& rows, int64_t panel, const double* values) {
   return std::accumulate(values, values + lanes_of(rows, panel), 0.0);
 }
 
-// Panels of a batch: at most kPanelsAtOnce, fewer where threads would have nothing to do.
-int64_t batch_size(int64_t panels, int num_threads) {
-  const int64_t waves = (panels + num_threads * kPanelsAtOnce - 1) / (num_threads * kPanelsAtOnce);
-  return waves == 0 ? 1 : (panels + num_threads * waves - 1) / (num_threads * waves);
+// Panels in batches of at most kPanelsAtOnce: as many for each thread, or where there are many,
+// smaller ones towards the end, so that threads end together.
+std::vector<Batch> batches_of(int64_t panels, int num_threads) {
+  const bool few = panels <= num_threads * kPanelsAtOnce;
+  const int64_t even = (panels + num_threads - 1) / num_threads;
+  std::vector<Batch> falling;
+  for (int64_t first = 0; first < panels;) {
+    const int64_t left = panels - first;
+    const int64_t share = few ? even : (left + 2 * num_threads - 1) / (2 * num_threads);
+    const int64_t count =
+        std::min(left, std::clamp(share, few ? int64_t{1} : kFewestAtOnce, kPanelsAtOnce));
+    falling.push_back({first, count});
+    first += count;
+  }
+  std::vector<Batch> dealt;  // to each thread large ones first
+  dealt.reserve(falling.size());
+  for (size_t thread = 0; thread < static_cast<size_t>(num_threads); ++thread) {
+    for (size_t i = thread; i < falling.size(); i += static_cast<size_t>(num_threads)) {
+      dealt.push_back(falling[i]);
+    }
+  }
+  return dealt;
 }
 
 // Spreads the batches over the threads: make() gives a thread what it needs for batch after batch,
 // body(batch, that) does one.
 template <typename Make, typename Body>
 void for_batches(int64_t panels, const Compute& compute, const Make& make, const Body& body) {
-  const int64_t size = batch_size(panels, compute.pool.num_threads());
-  const int64_t batches = (panels + size - 1) / size;
-  compute.pool.parallel_for(batches, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-    auto scratch = make(size);
-    for (int64_t batch = begin; batch < end; ++batch) {
-      body(Batch{batch * size, std::min(size, panels - batch * size)}, scratch);
-    }
-  });
+  const std::vector<Batch> batches = batches_of(panels, compute.pool.num_threads());
+  compute.pool.parallel_for(
+      static_cast<int64_t>(batches.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+        auto scratch = make(std::min(panels, kPanelsAtOnce));
+        for (int64_t batch = begin; batch < end; ++batch) {
+          body(batches[static_cast<size_t>(batch)], scratch);
+        }
+      });
 }
 
 // tr(W H W^T) is taken from about so many panels of a matrix.
