@@ -7,18 +7,19 @@
 namespace nibble::quantize {
 namespace {
 
-NIBBLE_INLINE bool any_nonzero(F value) {
+// A bit for each lane that is not zero.
+NIBBLE_INLINE uint32_t nonzero_lanes(F value) {
 #if NIBBLE_PANEL_BYTES == 32
-  return __builtin_ia32_movmskps256((F)(value != F{})) != 0;
+  return static_cast<uint32_t>(__builtin_ia32_movmskps256((F)(value != F{})));
 #elif NIBBLE_PANEL_BYTES == 16
-  return __builtin_ia32_movmskps((F)(value != F{})) != 0;
+  return static_cast<uint32_t>(__builtin_ia32_movmskps((F)(value != F{})));
 #else
   const I set = value != F{};
-  int32_t any = 0;
+  uint32_t lanes = 0;
   for (int64_t lane = 0; lane < kWidth; ++lane) {
-    any |= set[lane];
+    lanes |= (static_cast<uint32_t>(set[lane]) & 1u) << lane;
   }
-  return any != 0;
+  return lanes;
 #endif
 }
 
@@ -28,8 +29,38 @@ struct BlockState {
   F q[kBlock][kVectors];
 };
 
-// Twice through the columns with the scales fixed: each goes to the level that is best while the
-// others stay. Returns how much that changes the energy. h: the block's own part of H, [16][16].
+// Once through the columns with the scales fixed: each goes to the level that is best while the
+// others stay. h: the block's own part of H, [16][16]. kLast: the gradients of columns that are
+// done are not kept.
+template <bool kLast>
+NIBBLE_INLINE void descend_pass(const float* h,
+                                const float* inverse,
+                                const F* inverse_scale,
+                                const F* scale,
+                                BlockState* state,
+                                F* change) {
+#pragma GCC unroll 16
+  for (int64_t k = 0; k < kBlock; ++k) {
+    const float* row = h + k * kBlock;
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const F slope = state->gradient[k][v];
+      const F before = state->q[k][v];
+      const F target = before + slope * inverse[k];
+      const F after = round_e2m1(target * inverse_scale[v]) * scale[v];
+      const F error = before - after;  // what is added to e
+      state->q[k][v] = after;
+      change[v] += error * (slope + slope + error * row[k]);
+      if (nonzero_lanes(error) != 0) {
+#pragma GCC unroll 16
+        for (int64_t j = kLast ? k + 1 : 0; j < kBlock; ++j) {
+          state->gradient[j][v] += error * row[j];
+        }
+      }
+    }
+  }
+}
+
+// Twice through the columns. Returns how much that changes the energy.
 NIBBLE_INLINE void descend_columns(
     const float* h, const float* inverse, const F* scale, BlockState* state, F* change) {
   F inverse_scale[kVectors];
@@ -37,26 +68,8 @@ NIBBLE_INLINE void descend_columns(
     inverse_scale[v] = splat(1.0f) / scale[v];
     change[v] = F{};
   }
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int64_t k = 0; k < kBlock; ++k) {
-      const float* row = h + k * kBlock;
-      for (int64_t v = 0; v < kVectors; ++v) {
-        const F slope = state->gradient[k][v];
-        const F before = state->q[k][v];
-        const F target = before + slope * inverse[k];
-        const F after = round_e2m1(target * inverse_scale[v]) * scale[v];
-        const F error = before - after;  // what is added to e
-        state->q[k][v] = after;
-        change[v] += error * (slope + slope + error * row[k]);
-        if (any_nonzero(error)) {
-#pragma GCC unroll 16
-          for (int64_t j = 0; j < kBlock; ++j) {
-            state->gradient[j][v] += error * row[j];
-          }
-        }
-      }
-    }
-  }
+  descend_pass<false>(h, inverse, inverse_scale, scale, state, change);
+  descend_pass<true>(h, inverse, inverse_scale, scale, state, change);
 }
 
 // Tries three scales for a block of every lane; returns whether any lane changed. gradient:
@@ -112,7 +125,11 @@ bool descend_block(const DescentTask* task, int64_t begin, const float* gradient
       store(q + at, best_q[k][v]);
     }
   }
-  return any_nonzero((F)(changed & splat_int(0x3F800000)));
+  int32_t any = 0;
+  for (int64_t lane = 0; lane < kWidth; ++lane) {
+    any |= changed[lane];
+  }
+  return any != 0;
 }
 
 // What changed in a chunk of columns of one panel, a lane at a time.
@@ -132,11 +149,13 @@ void find_changes(int64_t columns, const float* delta, Changes* found) {
     found->count[lane] = 0;
   }
   for (int64_t i = 0; i < columns; ++i) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float value = delta[i * kLanes + lane];
-      int32_t& count = found->count[lane];
-      found->changes[lane][count] = {static_cast<int32_t>(i * kBlock), value};
-      count += value != 0.0f ? 1 : 0;
+    for (int64_t v = 0; v < kLanes; v += kWidth) {
+      const float* values = delta + i * kLanes + v;
+      for (uint32_t lanes = nonzero_lanes(load(values)); lanes != 0; lanes &= lanes - 1) {
+        const int64_t lane = __builtin_ctz(lanes);
+        found->changes[v + lane][found->count[v + lane]++] = {static_cast<int32_t>(i * kBlock),
+                                                              values[lane]};
+      }
     }
   }
   found->all = 0;
