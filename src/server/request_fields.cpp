@@ -71,13 +71,15 @@ Result<std::vector<std::string>> read_stops(const JsonObject& fields) {
                    fields.path_of("stop"));
   }
   for (const std::string& stop : stops) {
+    if (stop.empty()) {
+      return invalid("a stop string must not be empty; leave it out", fields.path_of("stop"));
+    }
     if (stop.size() > kMaxStopBytes) {
       return invalid("a stop string has " + std::to_string(stop.size()) + " bytes; at most " +
                          std::to_string(kMaxStopBytes) + " are accepted",
                      fields.path_of("stop"));
     }
   }
-  std::erase_if(stops, [](const std::string& stop) { return stop.empty(); });
   return stops;
 }
 

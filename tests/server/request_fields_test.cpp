@@ -97,6 +97,8 @@ TEST(GenerateRequest, RefusesWithTheFieldAndWhatWasFound) {
        "sampling_params.min_new_tokens: expected an integer in [0, 4], found 5"},
       {R"({"text":"a","sampling_params":{"stop":[1]}})",
        "sampling_params.stop[0]: expected a string, found an integer"},
+      {R"({"text":"a","sampling_params":{"stop":["x",""]}})",
+       "sampling_params.stop: a stop string must not be empty; leave it out"},
       {R"({"text":"a","sampling_params":{"stop":{}}})",
        "sampling_params.stop: expected a string, found an object"},
       {R"({"text":"a","sampling_params":{"stop_token_ids":[100]}})",
@@ -203,7 +205,7 @@ TEST(GenerateRequest, ReadsEveryFieldAndItsDefault) {
       R"({"input_ids":[[1,2],[3]],"rid":"r","stream":true,"return_logprob":[true,false],
           "logprob_start_len":0,"top_logprobs_num":[2,3],"token_ids_logprob":[[4],[5,6]],
           "sampling_params":{"temperature":1e-9,"top_p":0.5,"top_k":7,"min_p":0.1,"n":2,
-          "frequency_penalty":1,"presence_penalty":-1,"repetition_penalty":1.5,"stop":["x",""],
+          "frequency_penalty":1,"presence_penalty":-1,"repetition_penalty":1.5,"stop":["x","yz"],
           "max_new_tokens":null,"stop_token_ids":[9],"ignore_eos":true,"logit_bias":{"3":-5.5},
           "sampling_seed":18446744073709551615,"skip_special_tokens":false,"no_stop_trim":true}})",
       limits());
@@ -221,7 +223,7 @@ TEST(GenerateRequest, ReadsEveryFieldAndItsDefault) {
   EXPECT_TRUE(sampling.params.ignore_eos);
   EXPECT_EQ(sampling.seed, 18446744073709551615u);
   EXPECT_FALSE(sampling.max_new_tokens);
-  EXPECT_EQ(sampling.text.stop, (std::vector<std::string>{"x"}));
+  EXPECT_EQ(sampling.text.stop, (std::vector<std::string>{"x", "yz"}));
   EXPECT_TRUE(sampling.text.no_stop_trim);
   EXPECT_FALSE(sampling.text.skip_special_tokens);
   EXPECT_EQ(full->rids, (std::vector<std::string>{"r_0", "r_1"}));
@@ -313,6 +315,9 @@ TEST(ChatRequest, RefusesWithTheFieldAndWhatWasFound) {
       {R"({"messages":[{"role":"assistant","content":null,
            "tool_calls":[{"function":{"name":"f","arguments":"[1]"}}]}]})",
        "messages[0].tool_calls[0].function.arguments: expected a JSON object in a string"},
+      {R"({"messages":[{"role":"assistant","content":null,
+           "tool_calls":[{"function":{"name":"f","arguments":[1]}}]}]})",
+       "messages[0].tool_calls[0].function.arguments: expected a JSON object in a string"},
       {R"({"messages":[{"role":"user","content":"x"}],"n":9})",
        "n: expected an integer in [1, 8], found 9"},
       {R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":1})",
@@ -339,6 +344,18 @@ TEST(ChatRequest, JoinsTextPartsAndOpensToolArguments) {
   EXPECT_EQ(request->prompt.continued, "I was");
   ASSERT_TRUE(request->prompt.tools);
   EXPECT_FALSE(request->sampling.max_new_tokens);
+}
+
+TEST(ChatRequest, CallsWithoutArgumentsHaveAnEmptyObject) {
+  for (const char* arguments : {R"(,"arguments":"")", R"(,"arguments":null)", ""}) {
+    const auto request = parse_chat_request(
+        R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f")" +
+            std::string(arguments) + "}}]}]}",
+        limits());
+    ASSERT_TRUE(request) << error_of(request);
+    const auto& call = request->prompt.messages.get_array()[0].at("tool_calls").at(0);
+    EXPECT_EQ(call.at("function").at("arguments"), boost::json::object()) << arguments;
+  }
 }
 
 TEST(ChatRequest, TakesDefaultsFromTheServer) {

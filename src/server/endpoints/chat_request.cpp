@@ -50,10 +50,12 @@ Result<void> parse_tool_arguments(json::object& message, const std::string& path
     const JsonObject function = TRY(call.get_object("function"));
     TRY(function.get_string("name"));
     const json::value* arguments = function.find("arguments");
-    if (arguments == nullptr || !arguments->is_string()) {
-      continue;
+    Result<json::value> parsed = json::object();  // also of a call that was stored without any
+    if (arguments != nullptr && !arguments->is_string()) {
+      parsed = *arguments;
+    } else if (arguments != nullptr && !arguments->get_string().empty()) {
+      parsed = parse_json(std::string_view(arguments->get_string()), where);
     }
-    auto parsed = parse_json(std::string_view(arguments->get_string()), where);
     if (!parsed || !parsed->is_object()) {
       return invalid("expected a JSON object in a string", function.path_of("arguments"));
     }
