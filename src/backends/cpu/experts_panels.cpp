@@ -20,6 +20,9 @@ using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folde
 constexpr int64_t kTokenBlock = 512;
 // Decoding a weight costs about as much as this many rows of multiply-adds.
 constexpr int64_t kDecodeRows = 2;
+// Rows an expert gets on average from which on tokens are prepared once for all experts: then a
+// single row is multiplied as many are, which costs as much as kDecodeRows more.
+constexpr int64_t kSharingRows = 4;
 constexpr int64_t kCombineColumns = 256;
 
 size_t slots_per_matrix(const ExpertsDesc& desc) { return desc.pre_quant_scale ? 4 : 3; }
@@ -184,8 +187,26 @@ void run_block(const PanelFormat& format,
   const GemmDesc second = second_desc(desc);
   sort_pairs(desc, ids, w.order);
   const int64_t segments = make_segments(desc, w);
+  // Where experts get several rows each, a token is prepared once for all of them.
+  const bool shared = panel_shares_rows(format, first) &&
+                      ids.shape[0] * desc.topk >= kSharingRows * desc.experts && ids.shape[0] > 1;
+  const auto tokens_block = [&](const ExpertSlots& slots) {
+    return PanelBlock{.format = &format,
+                      .desc = &first,
+                      .packed = slots.span(),
+                      .x = {x.as<uint16_t>(), x.stride[0], nullptr},
+                      .rows = ids.shape[0],
+                      .workspace = w.first_prepared};
+  };
   const auto first_block = [&](int64_t s, const ExpertSlots& slots) {
     const Segment& segment = w.segments[s];
+    if (shared) {
+      PanelBlock block = tokens_block(slots);
+      block.rows = segment.rows;
+      block.prepared = w.order.token + segment.begin;
+      block.prepared_rows = ids.shape[0];
+      return block;
+    }
     return PanelBlock{
         .format = &format,
         .desc = &first,
@@ -210,15 +231,25 @@ void run_block(const PanelFormat& format,
   const auto rows_cost = [&](int64_t s) -> int64_t { return w.segments[s].rows + kDecodeRows; };
   const auto one = [](int64_t) -> int64_t { return 1; };
 
-  const auto first_units = [&](int64_t s) {
-    return panel_prepare_units(first_block(s, slots_of(s, 0)));
-  };
-  for_segments(pool, segments, first_units, one, [&](int64_t s, int64_t from, int64_t to) {
-    const ExpertSlots slots = slots_of(s, 0);
-    for (int64_t unit = from; unit < to; ++unit) {
-      panel_prepare(first_block(s, slots), unit);
-    }
-  });
+  if (shared) {
+    const ExpertSlots slots = slots_of(0, 0);
+    const PanelBlock block = tokens_block(slots);
+    pool.parallel_for(panel_prepare_units(block), 1, [&](int64_t from, int64_t to, int) {
+      for (int64_t unit = from; unit < to; ++unit) {
+        panel_prepare(block, unit);
+      }
+    });
+  } else {
+    const auto first_units = [&](int64_t s) {
+      return panel_prepare_units(first_block(s, slots_of(s, 0)));
+    };
+    for_segments(pool, segments, first_units, one, [&](int64_t s, int64_t from, int64_t to) {
+      const ExpertSlots slots = slots_of(s, 0);
+      for (int64_t unit = from; unit < to; ++unit) {
+        panel_prepare(first_block(s, slots), unit);
+      }
+    });
+  }
   const int64_t first_groups = panel_groups(format, first);
   for_segments(
       pool,

@@ -28,5 +28,7 @@ inline constexpr float kRestThreshold = 0x1p-24f;
 inline constexpr float kRestLeast = 0.3f;
 inline constexpr float kRestShare = 0x1p-10f;
 inline constexpr int kRestTile = 16;  // blocks
+// 32-bit words of a block among many rows: eight pairs of int16, then the step.
+inline constexpr int kGridRecord = 9;
 
 }  // namespace nibble::cpu

@@ -87,7 +87,7 @@ struct PreparedRows {
   float* scales;     // with blocks: row groups, each [k / 16, count]
   int32_t* sums;     // with blocks: the same
   float* row_scale;  // E2m1: [rows]
-  // Grid: as in GemmTask.
+  // Grid: as in GemmTask. The records of many rows take lanes and scales as one piece of memory.
   uint32_t* rest_lanes;
   float* rest_scales;
   int32_t* rest_sums;
@@ -264,28 +264,22 @@ float prepare_quantized_row(const GemmDesc& desc,
   return global;
 }
 
-// Row `row` of the `rows` of a block on the grid: a single row becomes digits, more become pairs in
-// column `column` of a row group of `count` rows that starts at row `first_row`.
+// Row `at` of the `rows` of a block on the grid: a single row becomes digits, more become records.
 void prepare_grid_row(const GemmDesc& desc,
                       const uint16_t* row,
                       const float* pre_quant_scale,
                       int64_t rows,
-                      int64_t first_row,
-                      int64_t column,
-                      int64_t count,
+                      int64_t at,
                       const PreparedRows& to) {
   constexpr int64_t kChunkBlocks = 32;
   static_assert(kChunkBlocks == 2 * kRestTile);
   std::array<uint16_t, kChunkBlocks * 16> scaled;
   std::array<uint16_t, kChunkBlocks * 16> rest;
   std::array<uint16_t, 16> rest_of_rest;
-  std::array<uint32_t, kChunkBlocks * 8> pairs;
-  std::array<float, kChunkBlocks> block_scales;
   const int64_t blocks = desc.k / 16;
-  uint32_t* lanes = to.lanes + first_row * blocks * 8 + column;
-  float* scales = to.scales + first_row * blocks + column;
-  const int64_t at_row = first_row + column;
-  uint32_t* masks = to.rest_masks + first_row * rest_tiles(desc.k) + column;
+  uint32_t* records = to.lanes + at * blocks * kGridRecord;
+  uint32_t* rest_records = to.rest_lanes + at * blocks * kGridRecord;
+  uint32_t* masks = to.rest_masks + at * rest_tiles(desc.k);
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int64_t in_chunk = std::min(kChunkBlocks, blocks - first);
     const uint16_t* x = row + first * 16;
@@ -295,33 +289,30 @@ void prepare_grid_row(const GemmDesc& desc,
       }
       x = scaled.data();
     }
-    uint32_t rests = 0;
-    if (rows == 1) {
-      rests = nvfp4_grid_digits_avx2(
-          x, in_chunk, lanes + first * 8, scales + first, to.sums + first, rest.data());
-    } else {
-      rests = nvfp4_grid_pairs_avx2(x, in_chunk, pairs.data(), block_scales.data(), rest.data());
-      for (int64_t step = 0; step < in_chunk * 8; ++step) {
-        lanes[(first * 8 + step) * count] = pairs[static_cast<size_t>(step)];
-      }
-      for (int64_t b = 0; b < in_chunk; ++b) {
-        scales[(first + b) * count] = block_scales[static_cast<size_t>(b)];
-      }
-    }
-    masks[first / kRestTile * count] = rests & 0xFFFFu;
+    uint32_t rests =
+        rows == 1 ? nvfp4_grid_digits_avx2(x,
+                                           in_chunk,
+                                           to.lanes + first * 8,
+                                           to.scales + first,
+                                           to.sums + first,
+                                           rest.data())
+                  : nvfp4_grid_pairs_avx2(x, in_chunk, records + first * kGridRecord, rest.data());
+    masks[first / kRestTile] = rests & 0xFFFFu;
     if (in_chunk > kRestTile) {
-      masks[(first / kRestTile + 1) * count] = rests >> 16;
+      masks[first / kRestTile + 1] = rests >> 16;
     }
     for (; rests != 0; rests &= rests - 1) {
-      const int64_t b = std::countr_zero(rests);
-      const uint16_t* values = rest.data() + b * 16;
-      const int64_t at = at_row * blocks + first + b;
-      uint32_t* rest_lanes = to.rest_lanes + at * 8;
+      const int64_t b = first + std::countr_zero(rests);
+      const uint16_t* values = rest.data() + (b - first) * 16;
       if (rows == 1) {
-        nvfp4_grid_digits_avx2(
-            values, 1, rest_lanes, to.rest_scales + at, to.rest_sums + at, rest_of_rest.data());
+        nvfp4_grid_digits_avx2(values,
+                               1,
+                               to.rest_lanes + b * 8,
+                               to.rest_scales + b,
+                               to.rest_sums + b,
+                               rest_of_rest.data());
       } else {
-        nvfp4_grid_pairs_avx2(values, 1, rest_lanes, to.rest_scales + at, rest_of_rest.data());
+        nvfp4_grid_pairs_avx2(values, 1, rest_records + b * kGridRecord, rest_of_rest.data());
       }
     }
   }
@@ -383,6 +374,11 @@ size_t panel_workspace_bytes(const PanelFormat& format, const GemmDesc& desc, in
   return static_cast<size_t>(copy_words(format, desc, rows) * max_copies(desc)) * 4;
 }
 
+bool panel_shares_rows(const PanelFormat& format, const GemmDesc& desc) {
+  return format.activations == Activations::Grid && !desc.pre_quant_scale &&
+         !desc.static_input_scale;
+}
+
 int64_t panel_prepare_units(const PanelBlock& block) {
   return divide_up(block.rows, kMaxRowGroup) * max_copies(*block.desc);
 }
@@ -418,7 +414,7 @@ void panel_prepare(const PanelBlock& block, int64_t unit) {
   for (int64_t r = 0; r < count; ++r) {
     const uint16_t* row = rows[static_cast<size_t>(r)];
     if (format.activations == Activations::Grid) {
-      prepare_grid_row(desc, row, pre_quant_scale, block.rows, first, r, count, to);
+      prepare_grid_row(desc, row, pre_quant_scale, block.rows, first + r, to);
     } else {
       const float input_scale = block.packed[kInputScale].as<float>()[part];
       const QuantizedGroup place{.lanes = lanes + r,
@@ -453,13 +449,15 @@ void panel_multiply(const PanelBlock& block,
       continue;
     }
     const PartRange range = part_range(desc, part);
+    const int64_t stored = block.prepared == nullptr ? block.rows : block.prepared_rows;
     const PreparedRows x = prepared_rows(
-        format, desc, block.workspace, block.rows, copy_of_part(desc, block.packed, part));
+        format, desc, block.workspace, stored, copy_of_part(desc, block.packed, part));
     GemmTask task{};
     task.weights = static_cast<const uint8_t*>(block.packed[kWeights].data) +
                    part_begin * group_bytes(format, desc);
     task.alpha = block.packed[kAlpha].as<float>() + part;
     task.x = x.lanes;
+    task.x_rows = block.prepared;
     task.x_scales = x.scales;
     task.x_sums = x.sums;
     task.row_scale = x.row_scale;

@@ -21,8 +21,8 @@ namespace nibble::cpu {
 enum class Activations : uint8_t {
   F32,        // 1
   Bf16Pairs,  // 2
-  Grid,       // int16 multiples of a power of two per 16 k's: pairs, or four k's in two words of
-              // digits where there is one row (gemm_w4a16_grid_kernel.h)
+  Grid,       // int16 multiples of a power of two per 16 k's: pairs in records (gemm_grid.h), or
+              // four k's in two words of digits where there is one row (gemm_w4a16_grid_kernel.h)
   E2m1,       // 4, as int8 of twice the value; or two of each of PanelFormat::lane_blocks blocks
 };
 
@@ -66,6 +66,10 @@ struct PanelBlock {
   RowSource x;
   int64_t rows;
   void* workspace;  // panel_workspace_bytes(format, desc, rows)
+  // To multiply rows of another block's workspace (panel_shares_rows()), which has `prepared_rows`
+  // of them, more than one: [rows] which of them each is.
+  const int32_t* prepared = nullptr;
+  int64_t prepared_rows = 0;
 };
 
 struct PanelOutput {
@@ -76,6 +80,8 @@ struct PanelOutput {
   int64_t residual_stride = 0;
 };
 
+// Whether a row is prepared in the same way for every matrix of this shape and for itself alone.
+bool panel_shares_rows(const PanelFormat& format, const GemmDesc& desc);
 // Preparing is cut into units (row groups of each distinct part); every unit must be done before
 // the first group is multiplied.
 int64_t panel_prepare_units(const PanelBlock& block);

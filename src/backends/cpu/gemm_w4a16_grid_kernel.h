@@ -155,21 +155,28 @@ void decode_pair_tile(const uint8_t* unit, int blocks, PairTile<V>& tile) {
   }
 }
 
-// Blocks of the tile from first_block on, vectors from `first` on. x: [steps, kRowsX]; x_steps:
-// [blocks, kRowsX].
+// Blocks of the tile from first_block on, vectors from `first` on, times rows of records
+// (kGridRecord words a block, see GemmTask::x). Not inlined: the registers of the caller would be
+// spilled in it.
 template <typename V, int kRowsX, int kVecs>
-void micro_grid(const PairTile<V>& tile,
-                int64_t first_block,
-                int first,
-                const int32_t* x,
-                const float* x_steps,
-                float* acc,
-                int blocks) {
+__attribute__((noinline)) void micro_grid(const PairTile<V>& tile,
+                                          int64_t first_block,
+                                          int first,
+                                          const int32_t* const* rows,
+                                          float* acc,
+                                          int blocks) {
   constexpr int kRows = kGroupRows<V>;
   const float* w = tile.w + first_block * kPairSteps16 * kRows + first * V::kLanes;
   const float* scales = tile.scales + first_block * kRows + first * V::kLanes;
   float* to = acc + first * V::kLanes;
-  for (int b = 0; b < blocks; ++b) {
+  const int32_t* x[kRowsX];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRowsX; ++r) {
+    x[r] = rows[r];
+  }
+  for (int64_t at = 0; at < static_cast<int64_t>(blocks) * kGridRecord; at += kGridRecord) {
+    // Otherwise the compiler keeps a register, or a place on the stack, for each address of acc.
+    asm("" : "+r"(to));
     typename V::Int sum[kRowsX][kVecs];
 #pragma GCC unroll 6
     for (int r = 0; r < kRowsX; ++r) {
@@ -187,58 +194,43 @@ void micro_grid(const PairTile<V>& tile,
       }
 #pragma GCC unroll 6
       for (int r = 0; r < kRowsX; ++r) {
-        const typename V::Int xv = V::broadcast_int(x + r);
+        const typename V::Int xv = V::broadcast_int(x[r] + at + s);
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
           sum[r][v] = V::dot_pairs16(sum[r][v], wv[v], xv);
         }
       }
       w += kRows;
-      x += kRowsX;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRowsX; ++r) {
-      const typename V::Vec x_step = V::broadcast(x_steps + r);
+      const typename V::Vec x_step = V::bits_as_float(V::broadcast_int(x[r] + at + kPairSteps16));
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
-        float* at = to + r * kRows + v * V::kLanes;
+        float* out = to + r * kRows + v * V::kLanes;
         const typename V::Vec scale = V::mul(V::load(scales + v * V::kLanes), x_step);
-        V::store(at, V::fma(V::to_float(sum[r][v]), scale, V::load(at)));
+        V::store(out, V::fma(V::to_float(sum[r][v]), scale, V::load(out)));
       }
     }
     scales += kRows;
-    x_steps += kRowsX;
   }
 }
 
-// The rests of a row group from `row` on, in a tile from `block` on. acc: [rows, group rows].
+// The rests of a row of x in a tile from `block` on.
 template <typename V>
-__attribute__((noinline)) void add_rest_pairs(const GemmTask& task,
-                                              const PairTile<V>& tile,
-                                              const uint32_t* masks,
-                                              int64_t row,
-                                              int rows,
-                                              int64_t block,
-                                              float* acc) {
-  const int64_t blocks = task.k / kBlockK;
-  for (int r = 0; r < rows; ++r) {
-    for (uint32_t mask = masks[r]; mask != 0; mask &= mask - 1) {
-      const int64_t in_tile = __builtin_ctz(mask);
-      const int64_t at = (row + r) * blocks + block + in_tile;
-      micro_grid<V, 1, 4>(tile,
-                          in_tile,
-                          0,
-                          reinterpret_cast<const int32_t*>(task.rest_lanes) + at * kPairSteps16,
-                          task.rest_scales + at,
-                          acc + r * kGroupRows<V>,
-                          1);
-    }
+__attribute__((noinline)) void add_rest_pairs(
+    const PairTile<V>& tile, const uint32_t* rests, uint32_t mask, int64_t block, float* acc) {
+  for (; mask != 0; mask &= mask - 1) {
+    const int64_t in_tile = __builtin_ctz(mask);
+    const auto* record = reinterpret_cast<const int32_t*>(rests + (block + in_tile) * kGridRecord);
+    micro_grid<V, 1, 4>(tile, in_tile, 0, &record, acc, 1);
   }
 }
 
 template <typename V>
 void run_many_rows_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
   const int64_t blocks = task.k / kBlockK;
+  const int64_t row_words = blocks * kGridRecord;
   const int64_t rest_tiles = (blocks + kRestTile - 1) / kRestTile;
   run_tiles<V, PairTile<V>>(
       task,
@@ -249,29 +241,36 @@ void run_many_rows_grid(const GemmTask& task, int64_t group_begin, int64_t group
       W4a4Unit<V>::kBytes,
       decode_pair_tile<V>,
       [&]<int kRowsX>(const PairTile<V>& tile, int64_t row, int64_t block, int count, float* acc) {
-        const int64_t at = row * blocks + block * kRowsX;
-        const int32_t* x = static_cast<const int32_t*>(task.x) + at * kPairSteps16;
-        if constexpr (V::kLanes == 8 && kRowsX > 3) {
-          micro_grid<V, kRowsX, 2>(tile, 0, 0, x, task.x_scales + at, acc, count);
-          micro_grid<V, kRowsX, 2>(tile, 0, 2, x, task.x_scales + at, acc, count);
-        } else {
-          micro_grid<V, kRowsX, 4>(tile, 0, 0, x, task.x_scales + at, acc, count);
-        }
-        const uint32_t* masks = task.rest_masks + row * rest_tiles + block / kRestTile * kRowsX;
+        int64_t places[kRowsX];
+        const int32_t* x[kRowsX];
         uint32_t any = 0;
 #pragma GCC unroll 6
         for (int r = 0; r < kRowsX; ++r) {
-          any |= masks[r];
+          places[r] = task.x_rows == nullptr ? row + r : task.x_rows[row + r];
+          x[r] = static_cast<const int32_t*>(task.x) + places[r] * row_words + block * kGridRecord;
+          any |= task.rest_masks[places[r] * rest_tiles + block / kRestTile];
+        }
+        if constexpr (V::kLanes == 8 && kRowsX > 3) {
+          micro_grid<V, kRowsX, 2>(tile, 0, 0, x, acc, count);
+          micro_grid<V, kRowsX, 2>(tile, 0, 2, x, acc, count);
+        } else {
+          micro_grid<V, kRowsX, 4>(tile, 0, 0, x, acc, count);
         }
         if (__builtin_expect(any != 0, 0)) {
-          add_rest_pairs<V>(task, tile, masks, row, kRowsX, block, acc);
+          for (int r = 0; r < kRowsX; ++r) {
+            add_rest_pairs<V>(tile,
+                              task.rest_lanes + places[r] * row_words,
+                              task.rest_masks[places[r] * rest_tiles + block / kRestTile],
+                              block,
+                              acc + r * kGroupRows<V>);
+          }
         }
       });
 }
 
 template <typename V>
 void run_gemm_grid(const GemmTask& task, int64_t group_begin, int64_t group_end) {
-  if (task.rows == 1) {
+  if (task.rows == 1 && task.x_rows == nullptr) {
     run_one_row_grid<V>(task, group_begin, group_end);
   } else {
     run_many_rows_grid<V>(task, group_begin, group_end);

@@ -154,6 +154,8 @@ __attribute__((noinline)) void micro_w4a4(const ByteTile<V>& tile,
   const float* scales = tile.scales + first * V::kLanes;
   float* to = acc + first * V::kLanes;
   for (int i = 0; i < lane_blocks; ++i) {
+    // Otherwise the compiler keeps a register, or a place on the stack, for each address of acc.
+    asm("" : "+r"(to));
     typename V::Int sum[kRowsX][kVecs];
 #pragma GCC unroll 6
     for (int r = 0; r < kRowsX; ++r) {

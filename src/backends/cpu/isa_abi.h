@@ -19,19 +19,22 @@ struct GemmTask {
   const uint8_t* weights;  // packed groups of this part
   const float* alpha;      // one value, multiplies the accumulators
   const void* x;           // packed rows: row groups one after another, each [steps, rows] of
-                           // 32-bit lanes (see Activations in gemm_panels.h)
+                           // 32-bit lanes (see Activations in gemm_panels.h); on the grid, with
+                           // more than one row, [rows, k / 16] records (gemm_grid.h)
+  const int32_t* x_rows;   // records only: [rows] which of them each row is, or null: in order.
+                           // Where it is given, one row comes as records, too
   const float* x_scales;   // w4a4: packed like x, [k / 16, rows] f32: block scale / 4; on the grid:
-                           // its step times 2^kGridShift
+                           // its step times 2^kGridShift, where there are no records
   const float* row_scale;  // w4a4: [rows] global activation scale
   const int32_t*
       x_sums;  // packed like x_scales, -12 * the sum of a block of integers, 16-bit words
                // where the format has two blocks a lane; on the grid only for one row
-  // On the grid, what rounding took from blocks (gemm_grid.h): prepared as a single row's lanes,
-  // scales and sums, one row after another; only blocks with a bit in `rest_masks` are filled.
-  const uint32_t* rest_lanes;  // [rows, k / 2]
-  const float* rest_scales;    // [rows, k / 16]
-  const int32_t* rest_sums;    // the same
-  const uint32_t* rest_masks;  // packed like x, [k / 16 / kRestTile, rows], a bit a block
+  // On the grid, what rounding took from blocks (gemm_grid.h), [rows, k / 16]: records, or lanes,
+  // scales and sums of a single row. Only blocks with a bit in `rest_masks` are filled.
+  const uint32_t* rest_lanes;
+  const float* rest_scales;
+  const int32_t* rest_sums;
+  const uint32_t* rest_masks;  // [rows, k / 16 / kRestTile], a bit a block
   int64_t rows;
   int64_t k;  // padded to the kernel's unit
   int64_t n;  // output columns of this part; lanes beyond are not stored
@@ -64,12 +67,15 @@ void nvfp4_amax_avx2(
 void nvfp4_codes_avx2(
     const float* x, const float* divisors, int64_t blocks, int8_t* codes, int32_t* sums);
 
-// bf16 x[16 * blocks], at most 32 blocks, to integers on a grid per block (gemm_grid.h). Pairs: per
-// four k's the words (k0, k2), (k1, k3) of int16. Digits: per four k's a word of high and a word of
-// low int8 digits, x = 256 * high + low; and -12 * the sum of each block. Returns a bit for each
-// block that needs its rounding errors as a second block, and those as bf16 in rest[16 * block].
-uint32_t nvfp4_grid_pairs_avx2(
-    const uint16_t* x, int64_t blocks, uint32_t* words, float* scales, uint16_t* rest);
+// bf16 x[16 * blocks], at most 32 blocks, to integers on a grid per block (gemm_grid.h). Pairs:
+// records, per four k's the words (k0, k2), (k1, k3) of int16. Digits: per four k's a word of high
+// and a word of low int8 digits, x = 256 * high + low; and -12 * the sum of each block. Returns a
+// bit for each block that needs its rounding errors as a second block, and those as bf16 in
+// rest[16 * block].
+uint32_t nvfp4_grid_pairs_avx2(const uint16_t* x,
+                               int64_t blocks,
+                               uint32_t* records,
+                               uint16_t* rest);
 uint32_t nvfp4_grid_digits_avx2(const uint16_t* x,
                                 int64_t blocks,
                                 uint32_t* words,

@@ -88,16 +88,21 @@ void nvfp4_w4a16_avx2(const GemmTask* task, int64_t group_begin, int64_t group_e
   run_gemm_grid<Avx2>(*task, group_begin, group_end);
 }
 
-uint32_t nvfp4_grid_pairs_avx2(
-    const uint16_t* x, int64_t blocks, uint32_t* words, float* scales, uint16_t* rest) {
+uint32_t nvfp4_grid_pairs_avx2(const uint16_t* x,
+                               int64_t blocks,
+                               uint32_t* records,
+                               uint16_t* rest) {
   const __m256i order = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
   uint32_t rests = 0;
   for (int64_t b = 0; b < blocks; ++b) {
-    const GridBlock block = to_grid(x + b * 16, scales + b, rest + b * 16);
+    float step = 0.0f;
+    const GridBlock block = to_grid(x + b * 16, &step, rest + b * 16);
     rests |= static_cast<uint32_t>(block.has_rest) << b;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + b * 8),
+    uint32_t* record = records + b * kGridRecord;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(record),
                         _mm256_shuffle_epi8(block.values, order));
+    __builtin_memcpy(record + kGridRecord - 1, &step, sizeof step);
   }
   return rests;
 }

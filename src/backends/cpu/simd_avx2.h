@@ -146,6 +146,7 @@ struct Avx2 {
   static Int dot_pairs16(Int acc, Int w, Int x) {
     return keep_order(_mm256_add_epi32(acc, _mm256_madd_epi16(w, x)));
   }
+  static Vec bits_as_float(Int v) { return _mm256_castsi256_ps(v); }
   static Vec to_float(Int v) { return _mm256_cvtepi32_ps(v); }
 
   // ---- BF16: 32 bytes hold 8 rows x 2 k, a pair of one row in its lane ----

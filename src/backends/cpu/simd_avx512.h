@@ -135,6 +135,7 @@ struct Avx512 {
   }
   static Int zero_int() { return _mm512_set1_epi32(0); }
   static Int dot_pairs16(Int acc, Int w, Int x) { return _mm512_dpwssd_epi32(acc, w, x); }
+  static Vec bits_as_float(Int v) { return _mm512_castsi512_ps(v); }
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
 #endif
 
