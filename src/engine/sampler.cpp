@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -24,19 +25,44 @@ bool has_penalty(const SamplingParams& s) {
 }
 
 // Index of the largest value, the lowest index among equals; -1 when a NaN or +infinity is there or
-// nothing is left.
+// nothing is left. In lanes, so that the compiler makes vectors of them: in a decode step the other
+// threads wait for this.
 int64_t argmax(std::span<const float> values) {
-  int64_t best = -1;
+  constexpr size_t kLanes = 16;
+  constexpr size_t kBlock = 64 * kLanes;
+  std::array<uint32_t, kLanes> bad{};
+  size_t best_block = 0;
   float largest = kMinusInfinity;
-  bool bad = false;
-  for (size_t i = 0; i < values.size(); ++i) {
-    bad |= std::isnan(values[i]);
-    if (values[i] > largest) {
-      largest = values[i];
-      best = static_cast<int64_t>(i);
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const std::span<const float> block =
+        values.subspan(begin, std::min(kBlock, values.size() - begin));
+    std::array<float, kLanes> top;
+    top.fill(kMinusInfinity);
+    const size_t whole = block.size() / kLanes * kLanes;
+    for (size_t i = 0; i < whole; i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const float value = block[i + lane];
+        top[lane] = value > top[lane] ? value : top[lane];
+        bad[lane] |= static_cast<uint32_t>(value != value);
+      }
+    }
+    for (size_t i = whole; i < block.size(); ++i) {
+      top[0] = block[i] > top[0] ? block[i] : top[0];
+      bad[0] |= static_cast<uint32_t>(std::isnan(block[i]));
+    }
+    const float top_of_block = *std::max_element(top.begin(), top.end());
+    if (top_of_block > largest) {
+      largest = top_of_block;
+      best_block = begin;
     }
   }
-  return bad || std::isinf(largest) ? -1 : best;
+  const bool any_bad = std::any_of(bad.begin(), bad.end(), [](uint32_t lane) { return lane != 0; });
+  if (any_bad || std::isinf(largest)) {
+    return -1;
+  }
+  const auto found =
+      std::find(values.begin() + static_cast<std::ptrdiff_t>(best_block), values.end(), largest);
+  return found - values.begin();
 }
 
 // log(sum(exp(values * scale))) with one order of summation.

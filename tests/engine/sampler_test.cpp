@@ -49,6 +49,28 @@ TEST(Sampler, GreedyTakesTheLowestIdAmongEquals) {
   EXPECT_EQ(sample(kLogits, sequence, {}, {}).token, 1);
 }
 
+// Long rows are searched in blocks of lanes: borders, equals in other blocks, and what makes a row
+// useless anywhere in it.
+TEST(Sampler, GreedyFindsTheLargestAnywhereInALongRow) {
+  const Sequence sequence = sequence_with({.temperature = 0});
+  for (const size_t size : {size_t{1}, size_t{17}, size_t{1024}, size_t{1025}, size_t{5000}}) {
+    for (const size_t at : {size_t{0}, size / 3, size / 2, size - 1}) {
+      std::vector<float> logits(size, -2.0f);
+      logits[at] = -1.0f;
+      EXPECT_EQ(sample(logits, sequence, {}, {}).token, static_cast<int32_t>(at)) << size;
+      logits[size - 1] = -1.0f;  // an equal one later
+      EXPECT_EQ(sample(logits, sequence, {}, {}).token, static_cast<int32_t>(at)) << size;
+      for (const float bad :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        logits[at] = bad;
+        EXPECT_FALSE(sample(logits, sequence, {}, {}).token.has_value()) << size << " " << at;
+      }
+    }
+    const std::vector<float> nothing(size, -std::numeric_limits<float>::infinity());
+    EXPECT_FALSE(sample(nothing, sequence, {}, {}).token.has_value());
+  }
+}
+
 TEST(Sampler, ADeviceMayDrawWhatNeedsNoAlternatives) {
   const auto greedy = draw_request(sequence_with({.temperature = 0}));
   ASSERT_TRUE(greedy.has_value());
