@@ -38,7 +38,7 @@ namespace nibble::cpu {
 namespace {
 
 constexpr int kTile = 32;
-constexpr int kFewQueries = 2;  // so many do not pay for a widened tile
+constexpr int kFewQueries = 4;  // so many do not pay for a widened tile
 
 struct Scratch {
   alignas(64) float q[kMaxQueries * kMaxHeadDim];

@@ -61,12 +61,14 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
     }
     return blocks;
   };
-  // A step of one sequence has a unit a KV head: too few are cut into single queries, which do not
-  // share the widening of KV but keep all threads at work.
+  // A step of one sequence has a unit a KV head: too few are cut into pairs, then single queries,
+  // which share less of the widening of KV but keep all threads at work.
+  const int threads = pool_of(stream).num_threads();
   int64_t block_queries = kMaxQueries;
-  if (count_blocks(kMaxQueries) * desc.kv_heads < 2 * pool_of(stream).num_threads() &&
-      pool_of(stream).num_threads() > 1) {
-    block_queries = 1;
+  for (const int64_t fewer : {2, 1}) {
+    if (threads > 1 && count_blocks(block_queries) * desc.kv_heads < 2 * threads) {
+      block_queries = fewer;
+    }
   }
   const int64_t blocks = count_blocks(block_queries);
   const int64_t units = blocks * desc.kv_heads;
@@ -75,10 +77,10 @@ void run(const AttentionDesc& desc, const AttentionArgs& args, Stream stream) {
       // Later blocks of a prompt see more KV: taking units from both ends in turn gives each
       // thread's contiguous range about the same work.
       const int64_t folded = unit % 2 == 0 ? unit / 2 : units - 1 - unit / 2;
-      // Single queries of one KV head follow each other: a thread finds KV in its cache.
-      const bool single = block_queries == 1;
-      int64_t block = single ? unit % blocks : folded / desc.kv_heads;
-      const int64_t kv_head = single ? unit / blocks : folded % desc.kv_heads;
+      // Few queries of one KV head follow each other: a thread finds KV in its cache.
+      const bool few = block_queries != kMaxQueries;
+      int64_t block = few ? unit % blocks : folded / desc.kv_heads;
+      const int64_t kv_head = few ? unit / blocks : folded % desc.kv_heads;
       int64_t seq = 0;
       while (block >= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries)) {
         block -= blocks_of(q_begin[seq + 1] - q_begin[seq], group, block_queries);
