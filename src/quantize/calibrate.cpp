@@ -23,6 +23,21 @@ constexpr int64_t kPageSize = 16;
 // Below this, nothing can be learned.
 constexpr int64_t kFewestTokens = kLanes;
 
+// H is summed in FP32: it overflows before the means do. Its diagonal bounds the rest of it.
+Result<void> require_finite(const InputStatistics& input, const std::string& name) {
+  bool finite = std::all_of(input.mean_square.begin(), input.mean_square.end(), [](float square) {
+    return std::isfinite(square);
+  });
+  for (int64_t i = 0; i < input.hessian.n(); ++i) {
+    finite = finite && std::isfinite(input.hessian.at(i, i));
+  }
+  if (!finite) {
+    return invalid("the source model's own activations are not finite, or their squares are not",
+                   name);
+  }
+  return {};
+}
+
 // Collects what the wanted groups read.
 class Collector final : public model::Observer {
  public:
@@ -67,15 +82,13 @@ class Collector final : public model::Observer {
     }
     TRY(experts_.finish(source, wanted_, needs_hessian(method_), compute_, statistics));
     for (const auto& [group, input] : statistics.inputs) {
-      for (const float square : input.mean_square) {
-        if (!std::isfinite(square)) {
-          return invalid("the source model's own activations are not finite", group);
-        }
-      }
+      TRY(require_finite(input, group));
     }
     for (auto& [module, heads] : value_heads_) {
       for (StatisticsCollector& head : heads) {
-        statistics.value_heads[module].push_back(head.finish(compute_).hessian);
+        InputStatistics input = head.finish(compute_);
+        TRY(require_finite(input, module));
+        statistics.value_heads[module].push_back(std::move(input.hessian));
       }
     }
     return statistics;

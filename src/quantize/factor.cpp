@@ -309,6 +309,7 @@ Factored factorize(const ScaledHessian& input, const Compute& compute) {
   const auto mean = static_cast<float>(mean_diagonal(input));
   result.damping = kDamping * (mean > 0.0f ? mean : 1.0f);
   for (;; result.damping *= kMoreDamping) {
+    CHECK(std::isfinite(result.damping), "H is not finite, or too large for FP32");
     result.hessian = permuted(input, result.order, compute);
     for (int64_t i = 0; i < n; ++i) {
       float& diagonal = result.hessian.at(i, i);

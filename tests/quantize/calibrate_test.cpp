@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/number_formats.h"
+#include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
 
 namespace nibble::quantize {
@@ -131,6 +132,25 @@ TEST(Calibrate, RefusesTooLittleTextAndForeignTokens) {
   tokens[5] = 1 << 30;
   EXPECT_THAT(Calibrator::create(*source, tokens, Method::Sweep, 1).error().text(),
               HasSubstr("out of the model's vocabulary"));
+}
+
+TEST(Calibrate, RefusesActivationsWhoseSquaresOverflow) {
+  checkpoint::CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  auto& norm = editor.tensor("model.layers.0.input_layernorm.weight");
+  const auto fill = [&](float value) {
+    const uint16_t word = float_to_bf16(value);
+    for (size_t i = 0; i < norm.bytes.size(); i += sizeof(word)) {
+      std::memcpy(norm.bytes.data() + i, &word, sizeof(word));
+    }
+    const auto source = editor.open();
+    const auto calibrator = Calibrator::create(*source, some_tokens(256), Method::Full, 1);
+    return (*calibrator)->run_layer(0, kWanted, {});
+  };
+  EXPECT_TRUE(fill(1e3f).has_value());
+  const auto result = fill(3e18f);  // the mean of the squares is a float, their sum is not
+  ASSERT_FALSE(result.has_value());
+  EXPECT_THAT(result.error().text(), HasSubstr("<qkv>"));
+  EXPECT_THAT(result.error().text(), HasSubstr("not finite"));
 }
 
 }  // namespace
