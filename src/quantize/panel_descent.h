@@ -39,7 +39,8 @@ NIBBLE_INLINE void descend_pass(const float* h,
                                 const F* scale,
                                 BlockState* state,
                                 F* change) {
-#pragma GCC unroll 16
+  // Not unrolled: GCC would share error * row[k] with the update of the gradient, and then fuse it
+  // with neither sum, which gives other bits.
   for (int64_t k = 0; k < kBlock; ++k) {
     const float* row = h + k * kBlock;
     for (int64_t v = 0; v < kVectors; ++v) {
@@ -50,9 +51,16 @@ NIBBLE_INLINE void descend_pass(const float* h,
       const F error = before - after;  // what is added to e
       state->q[k][v] = after;
       change[v] += error * (slope + slope + error * row[k]);
-      if (nonzero_lanes(error) != 0) {
+      if (nonzero_lanes(error) == 0) {
+        continue;
+      }
+      if constexpr (kLast) {
+        for (int64_t j = k + 1; j < kBlock; ++j) {
+          state->gradient[j][v] += error * row[j];
+        }
+      } else {
 #pragma GCC unroll 16
-        for (int64_t j = kLast ? k + 1 : 0; j < kBlock; ++j) {
+        for (int64_t j = 0; j < kBlock; ++j) {
           state->gradient[j][v] += error * row[j];
         }
       }
