@@ -43,7 +43,7 @@ int64_t argmax(std::span<const float> values) {
       for (size_t lane = 0; lane < kLanes; ++lane) {
         const float value = block[i + lane];
         top[lane] = value > top[lane] ? value : top[lane];
-        bad[lane] |= static_cast<uint32_t>(value != value);
+        bad[lane] |= static_cast<uint32_t>(std::isnan(value));
       }
     }
     for (size_t i = whole; i < block.size(); ++i) {
