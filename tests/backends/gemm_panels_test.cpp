@@ -80,7 +80,7 @@ TEST(GemmPanels, W4a4GivesTheOraclesBitsWhereScalesAreCoarseAndWhereOneIsFine) {
   int compared = 0;
   GemmDesc desc = make_gemm_desc(kW4A4, 70, 65 * 16, kHost);
   desc.out = DType::F32;
-  for (const int fine_block : {-1, 40, 64}) {
+  for (const int64_t fine_block : {-1, 40, 64}) {
     GemmProblem problem = make_gemm_problem(desc, 23, 14);
     for (uint8_t& scale : problem.scales[0]) {
       scale = static_cast<uint8_t>(scale < 0x20 ? scale + 0x20 : scale);
