@@ -63,7 +63,7 @@ struct ModelConfig {
   std::string hidden_act = "silu";
   RopeConfig rope;
   MoeConfig moe;
-  std::vector<int64_t> eos_token_ids;  // generation_config.json wins over config.json
+  std::vector<int64_t> eos_token_ids;  // of config.json and generation_config.json
   std::optional<int64_t> bos_token_id;
   boost::json::object raw;  // the whole file, for keys only one architecture knows
 };
