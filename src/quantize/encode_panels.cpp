@@ -56,6 +56,7 @@ void load_panel(
 uint8_t code_of(float quantized, float inverse_scale) {
   // Twice the magnitude is a whole number but for roundings.
   constexpr std::array<uint8_t, 13> kCodes = {0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 7, 7};
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): never near a half
   const auto steps = static_cast<int32_t>(std::fabs(quantized) * inverse_scale * 2.0f + 0.5f);
   const uint8_t magnitude = kCodes[static_cast<size_t>(std::min(steps, 12))];
   return static_cast<uint8_t>(magnitude | (quantized < 0.0f ? 8 : 0));  // never -0
