@@ -84,16 +84,6 @@ void set_if_given(int64_t& target, int64_t value) {
   }
 }
 
-// What is wrong with the checkpoint is said when it is loaded.
-DType resolve_kv_dtype(const std::string& text, const std::string& model_path) {
-  if (text == "auto") {
-    const auto checkpoint = checkpoint::Checkpoint::open(model_path);
-    return checkpoint && checkpoint::asks_for_fp8_kv_cache(checkpoint->quant()) ? DType::E4M3
-                                                                                : DType::BF16;
-  }
-  return text == "fp8_e4m3" ? DType::E4M3 : DType::BF16;
-}
-
 }  // namespace
 
 void add_logging_flags(CLI::App& command, EngineFlags& flags) {
@@ -240,6 +230,15 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->check(CLI::Range(1, 512))
       ->group("Scheduling");
   add_logging_flags(command, flags);
+}
+
+DType resolve_kv_dtype(const std::string& asked, const std::string& model_path) {
+  if (asked == "auto") {
+    const auto checkpoint = checkpoint::Checkpoint::open(model_path);
+    return checkpoint && checkpoint::asks_for_fp8_kv_cache(checkpoint->quant()) ? DType::E4M3
+                                                                                : DType::BF16;
+  }
+  return asked == "fp8_e4m3" ? DType::E4M3 : DType::BF16;
 }
 
 Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/config.h"
+#include "tensor/dtype.h"
 
 namespace CLI {
 class App;
@@ -47,6 +48,10 @@ struct EngineFlags {
 // Adds the flags to a command; `flags` must outlive it.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 void add_logging_flags(CLI::App& command, EngineFlags& flags);
+
+// Of the KV cache of the checkpoint at `model_path`, for a value of --kv-cache-dtype. What is wrong
+// with the checkpoint is said when it is loaded.
+DType resolve_kv_dtype(const std::string& asked, const std::string& model_path);
 
 // Also configures logging.
 Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags);

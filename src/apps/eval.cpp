@@ -58,6 +58,7 @@ Result<examine::EvalReport> evaluate(const EvalFlags& flags) {
   reference.online_nvfp4 = false;
   reference.nvfp4_mode = TRY(parse_nvfp4_mode(flags.reference_mode));
   reference.nvfp4_rules.clear();  // they are the model's, as nvfp4_mode is
+  reference.kv_dtype = resolve_kv_dtype(flags.engine.kv_cache_dtype, reference.model_path);
   return examine::evaluate_divergence(config, reference, windows, progress);
 }
 

@@ -10,18 +10,18 @@
 #include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
-#include "base/file.h"
+#include "base/json.h"
 #include "examine/eval.h"
 #include "quantize/pipeline.h"
 #include "quantize/report.h"
 #include "quantize/write.h"
-#include "text/tokenizer/tokenizer.h"
 
 namespace nibble::apps {
 
 namespace {
 
 constexpr double kBytesPerGigabyte = 1e9;
+constexpr double kMaxShardGigabytes = 1e9;  // in bytes still a uint64_t
 
 struct QuantizeFlags {
   quantize::QuantizeOptions options;
@@ -65,6 +65,7 @@ Result<void> evaluate(const QuantizeFlags& flags,
   }
   engine::EngineConfig result = source;
   result.model_path = flags.options.destination;
+  result.kv_dtype = resolve_kv_dtype(engine.kv_cache_dtype, result.model_path);
   TRY(compare("result", result));
   report.evaluation_text = flags.evaluation_path;
   for (const std::vector<int32_t>& window : windows) {
@@ -88,6 +89,12 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
   while (options.destination.size() > 1 && options.destination.ends_with('/')) {
     options.destination.pop_back();  // DST.partial lies beside it
+  }
+  if (!(flags.max_shard_gb <= kMaxShardGigabytes)) {  // NaN too
+    return invalid(fmt::format("expected at most {}, found {}",
+                               format_number(kMaxShardGigabytes),
+                               format_number(flags.max_shard_gb)),
+                   "--max-shard-gb");
   }
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
   options.layout = TRY(quantize::parse_layout(flags.layout));
@@ -159,7 +166,8 @@ void add_quantize(CLI::App& app, Action& action) {
                       "default there)");
   command->add_option("--calib",
                       flags->calibration_path,
-                      "calibration text: plain, or .jsonl with one {\"messages\": [...]} a line");
+                      "calibration text: plain, or .jsonl with a {\"messages\": [...]} or "
+                      "{\"prompt\": \"...\"} a line");
   command->add_option("--calib-tokens", flags->calibration_tokens, "tokens of it that are used")
       ->check(CLI::Range(int64_t{32}, int64_t{1} << 24))
       ->needs("--calib")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <limits>
 #include <memory>
 
 #include <boost/json.hpp>
@@ -253,7 +254,12 @@ Result<PeerGemms> read_peer_gemms(const std::string& path) {
     read.n = TRY(row.get_int("n"));
     read.k = TRY(row.get_int("k"));
     read.m = TRY(row.get_int("m"));
-    read.threads = static_cast<int>(TRY(row.find_int("threads")).value_or(0));
+    const int64_t threads = TRY(row.find_int("threads")).value_or(0);
+    if (threads < 0 || threads > std::numeric_limits<int>::max()) {
+      return invalid("expected a number of threads, found " + std::to_string(threads),
+                     row.path_of("threads"));
+    }
+    read.threads = static_cast<int>(threads);
     read.us = TRY(row.get_double("us"));
     if (!(read.us > 0)) {
       return invalid("expected a time above 0", row.path_of("us"));

@@ -142,48 +142,99 @@ TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
   EXPECT_NE(problems[1].text().find("tokenizer.json"), std::string::npos) << problems[1].text();
 }
 
+// Runs `nibble eval kl` on the golden model and gives its scores. Copies of the model are read with
+// a tokenizer of other origin: the text only has to have ids below its vocabulary.
+class EvalRun {
+ public:
+  EvalRun() {
+    std::filesystem::copy_file(test::data_path("tokenizers/gpt2.tokenizer.json"),
+                               folder_.file("tokenizer.json"));
+    std::string text;
+    for (int i = 0; i < 20; ++i) {
+      text += "b d 1 f 3 z Q ";
+    }
+    folder_.write("text.txt", text);
+  }
+
+  boost::json::value kl(const std::string& model,
+                        const std::string& reference,
+                        const std::vector<std::string>& flags) {
+    const std::string scores = folder_.file("scores.json");
+    const std::string text = folder_.file("text.txt");
+    std::vector<const char*> words{"eval",
+                                   "kl",
+                                   "--device",
+                                   "cpu",
+                                   "--model-path",
+                                   model.c_str(),
+                                   "--reference",
+                                   reference.c_str(),
+                                   "--tokenizer-path",
+                                   folder_.path().c_str(),
+                                   "--text",
+                                   text.c_str(),
+                                   "--window",
+                                   "32",
+                                   "--json",
+                                   scores.c_str()};
+    for (const std::string& flag : flags) {
+      words.push_back(flag.c_str());
+    }
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(run(words), 0);
+    testing::internal::GetCapturedStdout();
+    return boost::json::parse(folder_.read("scores.json")).at("all");
+  }
+
+ private:
+  test::TempDir folder_;
+};
+
 TEST(Eval, AModeFileIsTheModelsAndNotTheReferences) {
   const test::TempDir folder;
   const auto source = test::any_golden_path("llama-nvfp4");
   ASSERT_TRUE(source);
-  folder.copy_from(*source);
-  const test::TempDir tokenizer;
-  std::filesystem::copy_file(test::data_path("tokenizers/gpt2.tokenizer.json"),
-                             tokenizer.file("tokenizer.json"));
-  std::string text;
-  for (int i = 0; i < 20; ++i) {
-    text += "b d 1 f 3 z Q ";
-  }
-  folder.write("text.txt", text);
+  EvalRun eval;
   const auto kl = [&](const char* rules) {
     folder.write("modes.json", rules);
-    testing::internal::CaptureStdout();
-    EXPECT_EQ(run({"eval",
-                   "kl",
-                   "--device",
-                   "cpu",
-                   "--model-path",
-                   folder.path().c_str(),
-                   "--reference",
-                   folder.path().c_str(),
-                   "--reference-nvfp4-mode",
-                   "w4a16",
-                   "--nvfp4-mode-file",
-                   folder.file("modes.json").c_str(),
-                   "--tokenizer-path",
-                   tokenizer.path().c_str(),
-                   "--text",
-                   folder.file("text.txt").c_str(),
-                   "--window",
-                   "32",
-                   "--json",
-                   folder.file("scores.json").c_str()}),
-              0);
-    testing::internal::GetCapturedStdout();
-    return boost::json::parse(folder.read("scores.json")).at("all").at("kl").to_number<double>();
+    const auto scores = eval.kl(
+        *source,
+        *source,
+        {"--reference-nvfp4-mode", "w4a16", "--nvfp4-mode-file", folder.file("modes.json")});
+    return scores.at("kl").to_number<double>();
   };
   EXPECT_GT(kl(R"({"*": "w4a4"})"), 0);
   EXPECT_EQ(kl(R"({"*": "w4a16"})"), 0);
+}
+
+TEST(Eval, EachOfTwoCheckpointsHasTheKvCacheThatItAsksFor) {
+  const auto source = test::any_golden_path("llama-nvfp4");
+  ASSERT_TRUE(source);
+  checkpoint::CheckpointEditor editor(*source);
+  editor.config().at("quantization_config").as_object()["kv_cache_scheme"] = "FP8";
+  editor.write();
+  const std::string fp8 = editor.directory().path();
+  EvalRun eval;
+  const auto same = eval.kl(*source, *source, {});
+  const auto model = eval.kl(fp8, *source, {});
+  const auto reference = eval.kl(*source, fp8, {});
+  EXPECT_EQ(same.at("kl").to_number<double>(), 0);
+  EXPECT_GT(model.at("kl").to_number<double>(), 0);
+  EXPECT_EQ(model.at("reference_ppl"), same.at("reference_ppl"));
+  EXPECT_GT(reference.at("kl").to_number<double>(), 0);
+  EXPECT_EQ(reference.at("ppl"), same.at("ppl"));
+  EXPECT_EQ(reference.at("reference_ppl"), model.at("ppl"));
+  const auto asked = eval.kl(fp8, *source, {"--kv-cache-dtype", "bfloat16"});
+  EXPECT_EQ(asked.at("kl").to_number<double>(), 0);
+}
+
+TEST(Quantize, RefusesAShardSizeThatIsNone) {
+  for (const char* size : {"nan", "1e300", "0", "-1"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_NE(run({"quantize", "/does/not/exist", "/does/not/exist2", "--max-shard-gb", size}), 0);
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("--max-shard-gb"), std::string::npos)
+        << size;
+  }
 }
 
 }  // namespace

@@ -91,7 +91,11 @@ TEST(BenchGemm, AnOddPeerFileIsRefusedByPath) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {R"({"name": "other"})", "rows"},
       {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "us": 3}]})", "rows[0].m"},
-      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "m": 1, "us": -3}]})", "above 0"}};
+      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "m": 1, "us": -3}]})", "above 0"},
+      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "m": 1, "us": 3, "threads": 4294967298}]})",
+       "rows[0].threads"},
+      {R"({"rows": [{"op": "w4a16", "n": 1, "k": 1, "m": 1, "us": 3, "threads": -1}]})",
+       "rows[0].threads"}};
   for (const auto& [text, expected] : cases) {
     const PeerFile file(text);
     const auto peer = read_peer_gemms(file.path());
