@@ -410,6 +410,8 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
         std::vector<std::pair<float, int32_t>> best;  // the best first, the lowest id among equals
         std::vector<std::pair<float, int32_t>> got;
         const size_t kept = std::min<size_t>(size, kDrawCandidates);
+        best.reserve(size);
+        got.reserve(kept);
         for (size_t i = 0; i < size; ++i) {
           best.emplace_back(-values[i], static_cast<int32_t>(i));
         }

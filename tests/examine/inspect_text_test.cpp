@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(InspectText, ShowsTheTableAndTheVerdict) {
-  const auto good = inspect({.directory = *test::any_golden_path("llama-nvfp4")});
+  const auto good = inspect({.directory = test::data_path("golden/llama-nvfp4")});
   const std::string text = to_text(*good);
   EXPECT_THAT(text, HasSubstr("quantization: modelopt, NVFP4, by modelopt"));
   EXPECT_THAT(text, HasSubstr("model.layers.*.mlp.down_proj"));
@@ -21,7 +21,7 @@ TEST(InspectText, ShowsTheTableAndTheVerdict) {
   EXPECT_THAT(text, Not(HasSubstr("error:")));
 
   EXPECT_THAT(text, Not(HasSubstr("KV cache")));
-  checkpoint::CheckpointEditor with_cache(*test::any_golden_path("llama-nvfp4"));
+  checkpoint::CheckpointEditor with_cache(test::data_path("golden/llama-nvfp4"));
   with_cache.config().at("quantization_config").as_object()["kv_cache_quant_algo"] = "NVFP4";
   with_cache.write();
   const auto cached = inspect({.directory = with_cache.directory().path()});
@@ -32,7 +32,7 @@ TEST(InspectText, ShowsTheTableAndTheVerdict) {
   EXPECT_THAT(to_text(*inspect({.directory = with_cache.directory().path()})),
               HasSubstr(", KV cache FP8\n"));
 
-  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  checkpoint::CheckpointEditor editor(test::data_path("golden/llama-nvfp4"));
   editor.remove("model.norm.weight");
   editor.write();
   const auto bad = inspect({.directory = editor.directory().path()});
@@ -41,7 +41,7 @@ TEST(InspectText, ShowsTheTableAndTheVerdict) {
 }
 
 TEST(InspectText, JsonHasEveryLinearAndProblem) {
-  const auto good = inspect({.directory = *test::any_golden_path("vendor/llama-ct-nvfp4")});
+  const auto good = inspect({.directory = test::data_path("golden/vendor/llama-ct-nvfp4")});
   const auto object = to_json(*good);
   EXPECT_TRUE(object.at("servable").as_bool());
   EXPECT_EQ(object.at("quantization").at("dialect").as_string(), "compressed-tensors");
