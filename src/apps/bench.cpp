@@ -1,16 +1,13 @@
 // `nibble bench` and its subcommand gemm: see examine/bench_gemm.h.
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <boost/json.hpp>
-#include <fmt/format.h>
 
 #include "apps/bench_latency.h"
 #include "apps/commands.h"
+#include "apps/report_output.h"
 #include "examine/bench_gemm.h"
 
 namespace nibble::apps {
@@ -57,19 +54,7 @@ int run_bench_gemm(const BenchGemmFlags& flags) {
   if (!options) {
     return report_error(options.error());
   }
-  const auto report = examine::bench_gemm(*options);
-  if (!report) {
-    return report_error(report.error());
-  }
-  fmt::print("{}", examine::to_text(*report));
-  if (!flags.json.empty()) {
-    std::ofstream file(flags.json);
-    file << boost::json::serialize(examine::to_json(*report)) << "\n";
-    if (!file.flush()) {
-      return report_error(Error{ErrorCode::Internal, "cannot write the file", flags.json});
-    }
-  }
-  return 0;
+  return publish(examine::bench_gemm(*options), flags.json);
 }
 
 void add_gemm(CLI::App& bench, Action& action) {

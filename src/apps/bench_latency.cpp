@@ -1,16 +1,13 @@
 // `nibble bench latency`: see examine/bench_latency.h.
 #include "apps/bench_latency.h"
 
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include <CLI/CLI.hpp>
-#include <boost/json.hpp>
-#include <fmt/format.h>
 
 #include "apps/engine_flags.h"
+#include "apps/report_output.h"
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
@@ -28,7 +25,7 @@ struct BenchLatencyFlags {
   std::string json;
 };
 
-Result<examine::BenchLatencyReport> bench(const BenchLatencyFlags& flags) {
+Result<examine::BenchLatencyReport> measure(const BenchLatencyFlags& flags) {
   engine::EngineConfig config = TRY(resolve_engine_config(flags.engine));
   const std::unique_ptr<engine::Engine> engine = TRY(engine::Engine::create(config));
   const MachineProbe* probe = machine_probe(config.device.kind);
@@ -43,22 +40,6 @@ Result<examine::BenchLatencyReport> bench(const BenchLatencyFlags& flags) {
     report.machine = "cuda";
   }
   return report;
-}
-
-int run_bench_latency(const BenchLatencyFlags& flags) {
-  const auto report = bench(flags);
-  if (!report) {
-    return report_error(report.error());
-  }
-  fmt::print("{}", examine::to_text(*report));
-  if (!flags.json.empty()) {
-    std::ofstream file(flags.json);
-    file << boost::json::serialize(examine::to_json(*report)) << "\n";
-    if (!file.flush()) {
-      return report_error(Error{ErrorCode::Internal, "cannot write the file", flags.json});
-    }
-  }
-  return 0;
 }
 
 }  // namespace
@@ -83,7 +64,8 @@ void add_bench_latency(CLI::App& bench, Action& action) {
   command->add_option("--json", flags->json, "also write the rows to this file");
   flags->engine.log_level = "warn";
   add_engine_flags(*command, flags->engine);
-  command->callback([&action, flags] { action = [flags] { return run_bench_latency(*flags); }; });
+  command->callback(
+      [&action, flags] { action = [flags] { return publish(measure(*flags), flags->json); }; });
 }
 
 }  // namespace nibble::apps

@@ -12,8 +12,7 @@
 #include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
-#include "base/file.h"
-#include "quantize/write.h"
+#include "apps/report_output.h"
 
 namespace nibble::apps {
 
@@ -72,18 +71,11 @@ int run_layers(const EvalFlags& flags) {
               stderr, "\r{} of {} passes over the text{}", done, total, done == total ? "\n" : "");
         });
   }();
-  if (!evaluated) {
-    return report_error(evaluated.error());
+  const int code = publish(evaluated, flags.json_path);
+  if (code == 0 && !flags.mode_file_path.empty()) {
+    write_json(flags.mode_file_path, examine::mode_file(evaluated->proposal));
   }
-  fmt::print("{}", examine::to_text(*evaluated));
-  if (!flags.json_path.empty()) {
-    write_file_atomically(flags.json_path, quantize::pretty_json(examine::to_json(*evaluated)));
-  }
-  if (!flags.mode_file_path.empty()) {
-    write_file_atomically(flags.mode_file_path,
-                          quantize::pretty_json(examine::mode_file(evaluated->proposal)));
-  }
-  return 0;
+  return code;
 }
 
 int run_eval(const EvalFlags& flags) {
@@ -94,15 +86,7 @@ int run_eval(const EvalFlags& flags) {
     return report_error(
         {ErrorCode::InvalidArgument, "required: the checkpoint to compare with", "--reference"});
   }
-  const auto report = evaluate(flags);
-  if (!report) {
-    return report_error(report.error());
-  }
-  fmt::print("{}", examine::to_text(*report));
-  if (!flags.json_path.empty()) {
-    write_file_atomically(flags.json_path, quantize::pretty_json(examine::to_json(*report)));
-  }
-  return 0;
+  return publish(evaluate(flags), flags.json_path);
 }
 
 void add_eval_flags(CLI::App& command, EvalFlags& flags) {
