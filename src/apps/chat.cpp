@@ -15,6 +15,7 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
+#include "server/chat_prompt.h"
 
 namespace nibble::apps {
 
@@ -97,6 +98,10 @@ class Conversation {
       return invalid("the conversation fills the model's context; /clear starts a new one");
     }
     sampling.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(flags_.max_tokens, room));
+    const int64_t vocab_size = engine_.info().vocab_size;
+    if (const auto end = server::end_token(chat_template_, text_.tokenizer, vocab_size)) {
+      sampling.stop_token_ids.push_back(*end);
+    }
     question.sampling = sampling;
     question.on_text = [](std::string_view piece) {
       fmt::print("{}", piece);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "engine/engine.h"
+#include "server/chat_prompt.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -27,11 +29,8 @@ struct GenerateFlags {
   engine::SamplingParams sampling{.temperature = 0.0f};
 };
 
-Result<std::string> prompt_text(const GenerateFlags& flags, const std::string& folder) {
-  if (!flags.chat) {
-    return flags.prompt;
-  }
-  const auto chat_template = TRY(text::load_chat_template(folder));
+Result<std::string> chat_prompt(const GenerateFlags& flags,
+                                const text::ChatTemplate& chat_template) {
   boost::json::array messages;
   if (!flags.system.empty()) {
     messages.push_back({{"role", "system"}, {"content", flags.system}});
@@ -45,14 +44,26 @@ Result<Answer> generate(const GenerateFlags& flags) {
   const std::string& folder =
       flags.engine.tokenizer_path.empty() ? config.model_path : flags.engine.tokenizer_path;
   const auto tokenizer = TRY(text::Tokenizer::from_file(folder + "/tokenizer.json"));
+  std::optional<text::ChatTemplate> chat_template;
+  std::string prompt = flags.prompt;
+  if (flags.chat) {
+    chat_template = TRY(text::load_chat_template(folder));
+    prompt = TRY(chat_prompt(flags, *chat_template));
+  }
   Question question;
   // A chat template writes its own special tokens.
-  question.prompt = tokenizer.encode(TRY(prompt_text(flags, folder)), !flags.chat);
+  question.prompt = tokenizer.encode(prompt, !flags.chat);
   const std::unique_ptr<engine::Engine> engine = TRY(engine::Engine::create(config));
   const int64_t room = engine->info().context_length - static_cast<int64_t>(question.prompt.size());
   question.sampling = flags.sampling;
   question.sampling.max_new_tokens = static_cast<int32_t>(
       std::clamp<int64_t>(flags.sampling.max_new_tokens, 0, std::max<int64_t>(room, 0)));
+  if (chat_template) {
+    const int64_t vocab_size = engine->info().vocab_size;
+    if (const auto end = server::end_token(*chat_template, tokenizer, vocab_size)) {
+      question.sampling.stop_token_ids.push_back(*end);
+    }
+  }
   question.on_text = [](std::string_view piece) {
     fmt::print("{}", piece);
     std::fflush(stdout);

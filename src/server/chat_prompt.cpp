@@ -36,6 +36,13 @@ EncodedChat chat_of_ids(const ServerContext& context, TokenIds ids) {
   return chat;
 }
 
+std::optional<int32_t> end_token(const text::ChatTemplate& chat_template,
+                                 const text::Tokenizer& tokenizer,
+                                 int64_t vocab_size) {
+  const TokenIds ids = tokenizer.encode(chat_template.eos_token(), false);
+  return ids.size() == 1 && ids[0] < vocab_size ? std::optional(ids[0]) : std::nullopt;
+}
+
 Result<EncodedChat> encode_chat_prompt(const ServerContext& context, const ChatPrompt& prompt) {
   if (context.text == nullptr) {
     return invalid("this server runs without a tokenizer; send input_ids", "messages");

@@ -71,6 +71,25 @@ TEST(Generate, EndsAtTokensAndLengths) {
   EXPECT_EQ(special.at("text"), "ab<|end|>");
 }
 
+TEST(Generate, EndsAtTheTemplatesEndTokenUnlessToldNotTo) {
+  ServerFixture fixture;
+  const auto with_end = [&](const char* eos) {
+    fixture.text->chat_template = text::ChatTemplate::parse("x", "", eos).value();
+    return fixture.post("/generate", R"({"text":"abc"})").json();
+  };
+  EXPECT_EQ(with_end("b").at("text"), "a");
+  EXPECT_EQ(fixture.engine.seen().back().stop_token_ids, (std::vector<int32_t>{98}));
+  const auto ignored =
+      fixture
+          .post("/generate",
+                R"({"text":"abc","sampling_params":{"ignore_eos":true,"max_new_tokens":3}})")
+          .json();
+  EXPECT_EQ(ignored.at("text"), "abc");
+  for (const char* none : {"", "ab"}) {  // no end token, and text that is no token
+    EXPECT_EQ(with_end(none).at("text"), "abc") << none;
+  }
+}
+
 TEST(Generate, StreamsTheWholeTextSoFarAndEndsLikeThePlainAnswer) {
   ServerFixture fixture;
   const std::string body = R"({"text":"añb;c","sampling_params":{"stop":";","sampling_seed":3})";
