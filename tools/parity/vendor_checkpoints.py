@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 LENGTH = 512
+BATCH = 8  # segments a call: AWQ rounds all weights eleven times at each
 MODELOPT = {"modelopt-max": "NVFP4_DEFAULT_CFG", "modelopt-four-over-six": "NVFP4_FOUR_OVER_SIX_CFG",
             "modelopt-awq": "NVFP4_AWQ_LITE_CFG", "modelopt-local-hessian": "NVFP4_W4A4_WEIGHT_LOCAL_HESSIAN_CFG"}
 LARGEST_E2M1, LARGEST_E4M3 = 6.0, 448.0
@@ -82,8 +83,8 @@ def modelopt(arguments, segments):
     without_triton(tensor_quantizer)
 
     def feed(model):
-        for segment in segments:
-            model(torch.tensor([segment]))
+        for begin in range(0, len(segments), BATCH):
+            model(torch.tensor(segments[begin:begin + BATCH]))
 
     with torch.no_grad():
         model = mtq.quantize(load(arguments.model), copy.deepcopy(getattr(mtq, MODELOPT[arguments.maker])), feed)
