@@ -165,10 +165,11 @@ Result<void> Checkpoint::check_offsets(const LinearInfo& info) const {
 
 void Checkpoint::check_scalars() {
   const auto note = [this](const LinearInfo& info, Result<void> checked) {
-    if (!checked) {
-      linear_errors_.emplace(info.module, std::move(checked).error());
+    if (checked) {
+      return true;
     }
-    return checked.has_value();
+    linear_errors_.emplace(info.module, std::move(checked).error());
+    return false;
   };
   for (LinearInfo& info : linears_) {
     if (info.format != LinearInfo::Format::Bf16 && !note(info, check_global_scale(info))) {

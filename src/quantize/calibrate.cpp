@@ -48,6 +48,7 @@ class Collector final : public model::Observer {
     const std::string group = scale_group(spec.parts.front().module);
     if (wanted_.contains(group)) {
       std::vector<const uint16_t*> rows;
+      rows.reserve(static_cast<size_t>(x.shape[0]));
       for (int64_t t = 0; t < x.shape[0]; ++t) {
         rows.push_back(x.as<uint16_t>() + t * x.stride[0]);
       }
@@ -113,6 +114,7 @@ class Collector final : public model::Observer {
 
 std::vector<int32_t> counting(int64_t count) {
   std::vector<int32_t> values;
+  values.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     values.push_back(static_cast<int32_t>(i));
   }

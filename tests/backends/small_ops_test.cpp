@@ -25,6 +25,7 @@ struct Target {
   int isa;
 };
 
+// GoogleTest looks for this name.  NOLINTNEXTLINE(readability-identifier-naming)
 void PrintTo(const Target& target, std::ostream* out) {
   *out << to_string(target.device) << ' ' << target.isa;
 }

@@ -44,6 +44,10 @@ double nll_from_prompt_logprobs(const std::vector<int32_t>& window) {
   const test::Answer answer = test::generate(*engine, std::move(request));
   double sum = 0;
   for (const engine::PositionLogprobs& position : answer.prompt_logprobs) {
+    if (!position.token) {
+      ADD_FAILURE() << "a position without its token's logprob";
+      continue;
+    }
     sum -= static_cast<double>(position.token->logprob);
   }
   return sum / static_cast<double>(answer.prompt_logprobs.size());
