@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "quantize/upper_product.h"
 
 namespace nibble::quantize {
 
@@ -14,9 +15,8 @@ namespace {
 
 constexpr float kDamping = 0.01f;  // of the mean diagonal, as GPTQ (Frantar et al. 2022)
 constexpr float kMoreDamping = 4.0f;
-constexpr int64_t kPanelRows = 64;     // of a step of the factorization
-constexpr int64_t kStripeRows = 256;   // whole steps
-constexpr int64_t kProductRows = 128;  // two panels of so many rows share the first cache
+constexpr int64_t kPanelRows = 64;    // of a step of the factorization
+constexpr int64_t kStripeRows = 256;  // whole steps
 
 double mean_diagonal(const ScaledHessian& input) {
   const int64_t n = input.hessian.n();
@@ -178,41 +178,14 @@ void take_off(SquareMatrix& a,
               int64_t end,
               const Stripe& stripe,
               const Compute& compute) {
-  constexpr int64_t kTileRows = 4 * kLanes;
-  constexpr int64_t kTileColumns = 8 * kLanes;
-  const int64_t n = a.n();
-  struct Tile {
-    int64_t row, column;
-  };
-  std::vector<Tile> tiles;
-  for (int64_t row = from; row < to; row += kTileRows) {
-    for (int64_t column = row; column < n; column += kTileColumns) {
-      tiles.push_back({row, column});
-    }
-  }
-  compute.pool.parallel_for(
-      static_cast<int64_t>(tiles.size()), 1, [&](int64_t first, int64_t last, int /*thread*/) {
-        for (int64_t tile = first; tile < last; ++tile) {
-          const auto [row, column] = tiles[static_cast<size_t>(tile)];
-          const int64_t right = std::min(column + kTileColumns, n);
-          for (int64_t d = begin; d < end; d += kProductRows) {
-            for (int64_t i = row; i < std::min({row + kTileRows, to, right}); i += kLanes) {
-              const int64_t j = std::max(i, column);
-              const ProductTask task{.panels = (right - j + kLanes - 1) / kLanes,
-                                     .rows = std::min(kLanes, n - i),
-                                     .depth = std::min(kProductRows, end - d),
-                                     .a = stripe.solved.data() + stripe.at(d, i),
-                                     .a_stride = kLanes,
-                                     .b = stripe.negative.data() + stripe.at(d, j),
-                                     .b_panel = stripe.rows * kLanes,
-                                     .c = a.row(i) + j,
-                                     .c_panel = kLanes,
-                                     .c_stride = a.stride()};
-              compute.kernels.accumulate(&task);
-            }
-          }
-        }
-      });
+  add_upper_product({.from = from,
+                     .to = to,
+                     .depth = end - begin,
+                     .a = stripe.solved.data() + stripe.at(begin, from),
+                     .b = stripe.negative.data() + stripe.at(begin, from),
+                     .panel_stride = stripe.rows * kLanes},
+                    a,
+                    compute);
 }
 
 // The upper factor R of A = R^T R over the upper triangle of `a`; false when A is not positive

@@ -6,17 +6,11 @@
 
 #include "base/check.h"
 #include "base/number_formats.h"
+#include "quantize/upper_product.h"
 
 namespace nibble::quantize {
 
 namespace {
-
-// Rows of X that two panels of it share in the first cache.
-constexpr int64_t kDepth = 128;
-// Panels that a task of the product works on: kTileRows of them stay in the second cache while
-// kTileColumns others pass.
-constexpr int64_t kTileRows = 4;
-constexpr int64_t kTileColumns = 8;
 
 int64_t num_panels(int64_t width) { return (width + kLanes - 1) / kLanes; }
 
@@ -88,42 +82,14 @@ void StatisticsCollector::add(std::span<const uint16_t* const> rows, const Compu
 
 void StatisticsCollector::add_panels(const float* panels, int64_t rows, const Compute& compute) {
   tokens_ += rows;
-  const int64_t count = num_panels(width_);
-  SquareMatrix& sum = this->sum(compute);
-  struct Tile {
-    int64_t row;
-    int64_t column;
-  };
-  std::vector<Tile> tiles;  // that reach the diagonal or above it
-  for (int64_t row = 0; row < count; row += kTileRows) {
-    for (int64_t column = row / kTileColumns * kTileColumns; column < count;
-         column += kTileColumns) {
-      tiles.push_back({row, column});
-    }
-  }
-  compute.pool.parallel_for(
-      static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end, int /*thread*/) {
-        for (int64_t tile = begin; tile < end; ++tile) {
-          const auto [row, column] = tiles[static_cast<size_t>(tile)];
-          const int64_t right = std::min(column + kTileColumns, count);
-          for (int64_t t = 0; t < rows; t += kDepth) {
-            for (int64_t i = row; i < std::min({row + kTileRows, count, right}); ++i) {
-              const int64_t j = std::max(i, column);
-              const ProductTask task{.panels = right - j,
-                                     .rows = std::min(kLanes, width_ - i * kLanes),
-                                     .depth = std::min(kDepth, rows - t),
-                                     .a = panels + (i * rows + t) * kLanes,
-                                     .a_stride = kLanes,
-                                     .b = panels + (j * rows + t) * kLanes,
-                                     .b_panel = rows * kLanes,
-                                     .c = sum.row(i * kLanes) + j * kLanes,
-                                     .c_panel = kLanes,
-                                     .c_stride = sum.stride()};
-              compute.kernels.accumulate(&task);
-            }
-          }
-        }
-      });
+  add_upper_product({.from = 0,
+                     .to = width_,
+                     .depth = rows,
+                     .a = panels,
+                     .b = panels,
+                     .panel_stride = rows * kLanes},
+                    sum(compute),
+                    compute);
 }
 
 InputStatistics StatisticsCollector::finish(const Compute& compute) {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/random.h"
+#include "server/chat_prompt.h"
 
 namespace nibble::server {
 
@@ -36,6 +37,10 @@ ServerContext::ServerContext(ServerConfig server_config,
       engine(model),
       text(text_model),
       limits(make_limits(config, model.info(), text_model != nullptr)),
+      end_token(text_model != nullptr && text_model->chat_template
+                    ? server::end_token(
+                          *text_model->chat_template, text_model->tokenizer, limits.vocab_size)
+                    : std::nullopt),
       metrics(served_model_name()),
       first_seed_(config.random_seed.value_or(system_seed())),
       pool(std::max(1, config.num_text_threads)) {}

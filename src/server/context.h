@@ -35,6 +35,7 @@ struct ServerContext {
   engine::Engine& engine;
   const TextModel* text;  // nullptr: ids only
   const RequestLimits limits;
+  const std::optional<int32_t> end_token;  // of the chat template, see chat_prompt.h
   const std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
   LiveRequests live;
   Metrics metrics;

@@ -4,7 +4,6 @@
 #include <exception>
 
 #include "base/log.h"
-#include "server/chat_prompt.h"
 
 namespace nibble::server {
 
@@ -248,11 +247,8 @@ Result<SequenceSpec> make_spec(const ServerContext& context,
   SequenceSpec spec;
   spec.prompt = std::move(prompt);
   spec.sampling = sampling.params;
-  if (const TextModel* text = context.text; text != nullptr && text->chat_template) {
-    const auto end = end_token(*text->chat_template, text->tokenizer, context.limits.vocab_size);
-    if (end) {
-      spec.sampling.stop_token_ids.push_back(*end);
-    }
+  if (context.end_token) {
+    spec.sampling.stop_token_ids.push_back(*context.end_token);
   }
   spec.sampling.max_new_tokens = static_cast<int32_t>(wanted);
   spec.sampling.min_new_tokens =

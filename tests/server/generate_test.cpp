@@ -72,12 +72,12 @@ TEST(Generate, EndsAtTokensAndLengths) {
 }
 
 TEST(Generate, EndsAtTheTemplatesEndTokenUnlessToldNotTo) {
-  ServerFixture fixture;
-  const auto with_end = [&](const char* eos) {
-    fixture.text->chat_template = text::ChatTemplate::parse("x", "", eos).value();
-    return fixture.post("/generate", R"({"text":"abc"})").json();
+  const auto with_end = [](const char* eos) {
+    ServerFixture other({}, true, text::ChatTemplate::parse("x", "", eos).value());
+    return other.post("/generate", R"({"text":"abc"})").json();
   };
-  EXPECT_EQ(with_end("b").at("text"), "a");
+  ServerFixture fixture({}, true, text::ChatTemplate::parse("x", "", "b").value());
+  EXPECT_EQ(fixture.post("/generate", R"({"text":"abc"})").json().at("text"), "a");
   EXPECT_EQ(fixture.engine.seen().back().stop_token_ids, (std::vector<int32_t>{98}));
   const auto ignored =
       fixture
@@ -351,6 +351,7 @@ TEST(Generate, MergesEventsForASlowClientAndLosesNothing) {
   ServerFixture fixture;
   const std::string long_text(150, 'x');
   std::vector<std::thread> clients;
+  clients.reserve(16);
   std::atomic<int> good{0};
   for (int i = 0; i < 16; ++i) {
     clients.emplace_back([&] {

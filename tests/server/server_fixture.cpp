@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include <boost/json.hpp>
 
@@ -91,10 +92,12 @@ text::ChatTemplate make_plain_template() {
   return std::move(*made);
 }
 
-ServerFixture::ServerFixture(server::ServerConfig config, bool with_text) {
+ServerFixture::ServerFixture(server::ServerConfig config,
+                             bool with_text,
+                             text::ChatTemplate chat_template) {
   if (with_text) {
     text = std::make_unique<server::TextModel>(
-        server::TextModel{make_byte_tokenizer(), make_plain_template()});
+        server::TextModel{make_byte_tokenizer(), std::move(chat_template)});
   }
   config.served_model_name = "fake/model";
   auto started = server::Server::start(std::move(config), engine, text.get());

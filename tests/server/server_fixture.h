@@ -18,7 +18,9 @@ text::Tokenizer make_byte_tokenizer();
 text::ChatTemplate make_plain_template();
 
 struct ServerFixture {
-  explicit ServerFixture(server::ServerConfig config = {}, bool with_text = true);
+  explicit ServerFixture(server::ServerConfig config = {},
+                         bool with_text = true,
+                         text::ChatTemplate chat_template = make_plain_template());
 
   uint16_t port() const { return server->port(); }
   HttpReply post(std::string_view path, const std::string& body) {
