@@ -24,6 +24,10 @@ void answer_error(const Call& call, const Error& error) {
 
 void answer_no_route(http::Exchange& exchange, std::string_view allowed) {
   const http::Request& request = exchange.request();
+  if (request.method == "OPTIONS" && request.path == "*") {  // asks after the server as a whole
+    exchange.respond({204, "", "", {}});
+    return;
+  }
   if (allowed.empty()) {
     exchange.respond(error_response({ErrorCode::NotFound, "no such path: " + request.path, {}},
                                     style_of(request.path)));

@@ -1,8 +1,10 @@
 // The transport: limits, keep-alive, pipelining, disconnects, timeouts.
 #include "server/http/http_server.h"
 
+#include <boost/json.hpp>
 #include <gtest/gtest.h>
 
+#include "server/http/error_body.h"
 #include "server/http_client.h"
 #include "server/server_fixture.h"
 
@@ -144,7 +146,7 @@ TEST(HttpServer, RefusesWhatIsNotHttp) {
   const auto server = start(echo);
   for (const char* text : {"hello\r\n\r\n",
                            "GET / HTTP/9.9\r\n\r\n",
-                           "GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+                           "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
                            "\x16\x03\x01\x02\r\n\r\n"}) {
     test::HttpClient client(server->port());
     client.send(text);
@@ -164,6 +166,20 @@ TEST(HttpServer, AcceptsTargetsThatNameTheServer) {
   EXPECT_EQ(body_of("http://host?q=/x"), "GET /?q=/x ");
   EXPECT_EQ(body_of("/http://host/a"), "GET /http://host/a? ");  // a path like any other
   EXPECT_EQ(body_of("ftp://host/a"), "GET ftp://host/a? ");
+}
+
+TEST(HttpServer, WantsOneHostOfARequestOfHttp11) {
+  const auto server = start(echo);
+  const auto status_of = [&](const char* text) {
+    test::HttpClient client(server->port());
+    client.send(text);
+    return client.read_reply().status;
+  };
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET http://a/ HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost:\r\n\r\n"), 200);  // where a target names none
+  EXPECT_EQ(status_of("GET / HTTP/1.0\r\n\r\n"), 200);
 }
 
 TEST(HttpServer, RefusesABodyWithoutAnEndAndReadsNoRequestOutOfIt) {
@@ -201,7 +217,7 @@ TEST(HttpServer, ClosesConnectionsThatSendNothing) {
   test::HttpClient silent(server->port());
   EXPECT_TRUE(silent.at_end());
   test::HttpClient slow(server->port());
-  slow.send("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  slow.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
   EXPECT_TRUE(slow.at_end());
   EXPECT_TRUE(test::eventually([&] { return server->num_connections() == 0; }));
 }
@@ -278,6 +294,21 @@ TEST(HttpServer, DrainsWhatRunsAndRefusesNewConnections) {
   EXPECT_EQ(reply.header("Connection"), "close");
   EXPECT_TRUE(server->drain(5));
   EXPECT_EQ(test::http(server->port(), "GET", "/").status, 0);
+}
+
+TEST(ErrorBody, BlamesTheClientForEvery4xxAndTheServerForEvery5xx) {
+  for (int status = 400; status < 600; ++status) {
+    const auto body = boost::json::parse(error_body(status, "words", "", ErrorShape::Flat));
+    EXPECT_EQ(body.at("code"), status);
+    EXPECT_EQ(body.at("type") == "internal_server_error",
+              status >= 500 && status != 501 && status != 503)
+        << status;
+  }
+  for (const int status : {402, 403, 408, 409, 415, 422, 429}) {
+    EXPECT_EQ(boost::json::parse(error_body(status, "", "", ErrorShape::Both)).at("type"),
+              "invalid_request_error")
+        << status;
+  }
 }
 
 TEST(Request, FindsHeadersAndQueryValues) {

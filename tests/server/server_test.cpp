@@ -85,7 +85,11 @@ TEST(Routes, SayWhichMethodsTheyHave) {
   EXPECT_EQ(reply.header("Allow"), "POST, PUT, OPTIONS");
   EXPECT_EQ(test::http(fixture.port(), "HEAD", "/generate").status, 405);
   EXPECT_EQ(test::http(fixture.port(), "POST", "/health").header("Allow"), "GET, HEAD, OPTIONS");
-  EXPECT_EQ(test::http(fixture.port(), "OPTIONS", "/generate").status, 204);
+  const auto options = test::http(fixture.port(), "OPTIONS", "/generate");
+  EXPECT_EQ(options.status, 204);
+  EXPECT_EQ(options.header("Content-Length"), "");  // RFC 9110, section 8.6
+  EXPECT_EQ(test::http(fixture.port(), "OPTIONS", "*").status, 204);
+  EXPECT_EQ(test::http(fixture.port(), "GET", "*").status, 404);
   EXPECT_EQ(test::http(fixture.port(), "TRACE", "/health").status, 405);
   EXPECT_EQ(fixture.get("/v1/completions").json().at("code"), 405);
   EXPECT_EQ(fixture.get("/v1/completions").json().at("type"), "method_not_allowed");

@@ -159,6 +159,9 @@ asio::awaitable<Connection::Next> Connection::serve_one() {
     // Where such a body ends is unknown: what follows must not be taken for another request.
     co_return co_await refuse(400, "Transfer-Encoding: the last coding must be chunked");
   }
+  if (fields.version() >= 11 && fields.count(beast_http::field::host) != 1) {
+    co_return co_await refuse(400, "Host: a request of HTTP/1.1 has exactly one");
+  }
   if (iequals(fields[beast_http::field::expect], "100-continue")) {
     if (!co_await send("HTTP/1.1 100 Continue\r\n\r\n")) {
       co_return Next::Close;
@@ -242,7 +245,10 @@ asio::awaitable<Connection::Next> Connection::answer(Request request,
       for (const Header& header : response.headers) {
         bytes += fmt::format("{}: {}\r\n", header.name, header.value);
       }
-      bytes += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+      // A 204 has no body, and must not have a length either (RFC 9110, section 8.6).
+      bytes += response.status == 204
+                   ? "\r\n"
+                   : fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
       if (!is_head) {
         bytes += response.body;
       }

@@ -27,8 +27,8 @@ std::string_view error_type(int status) {
       return "not_implemented";
     case 503:
       return "service_unavailable";
-    default:
-      return "internal_server_error";
+    default:  // who failed, at least: clients do not repeat a request that is wrong
+      return status < 500 ? "invalid_request_error" : "internal_server_error";
   }
 }
 
