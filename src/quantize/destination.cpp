@@ -45,6 +45,20 @@ bool is_own_disk(const fs::path& folder, const fs::path& parent) {
 
 std::string partial_folder(const std::string& destination) { return destination + ".partial"; }
 
+std::string plain_destination(const std::string& destination) {
+  std::string plain = destination;
+  while (plain.size() > 1 && plain.ends_with('/')) {
+    plain.pop_back();
+  }
+  const fs::path path(plain);
+  if (std::find(path.begin(), path.end(), "..") == path.end()) {
+    return plain;
+  }
+  std::error_code error;
+  const fs::path resolved = fs::weakly_canonical(path, error);  // follows links that are there
+  return error ? plain : resolved.string();
+}
+
 Result<void> require_vacant(const std::string& destination) {
   if (destination.empty()) {
     return invalid("expected a directory to write, found an empty name", "destination");

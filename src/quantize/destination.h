@@ -12,6 +12,10 @@ namespace nibble::quantize {
 // The folder of the unfinished part of a run.
 std::string partial_folder(const std::string& destination);
 
+// `destination` without slashes at its end, which would put the partial folder inside it, and
+// without "..": a detour through a folder that is not there ("a/e/../f") would make that folder.
+std::string plain_destination(const std::string& destination);
+
 // Fails when a checkpoint is at the destination already, or something that is no directory.
 Result<void> require_vacant(const std::string& destination);
 

@@ -240,6 +240,10 @@ BlockMatrix feedback_of(const SquareMatrix& r, const Compute& compute) {
   return result;
 }
 
+tl::unexpected<Error> too_large() {
+  return invalid("the squares of what it reads in calibration are too large for FP32");
+}
+
 }  // namespace
 
 std::vector<int32_t> processing_order(const ScaledHessian& input) {
@@ -274,15 +278,17 @@ std::vector<int32_t> processing_order(const ScaledHessian& input) {
   return order;
 }
 
-Factored factorize(const ScaledHessian& input, const Compute& compute) {
+Result<Factored> factorize(const ScaledHessian& input, const Compute& compute) {
   const int64_t n = input.hessian.n();
   CHECK(n % kPanelBlock == 0, "not whole blocks: ", n);
+  const auto mean = static_cast<float>(mean_diagonal(input));
+  if (!std::isfinite(mean)) {  // nor could the columns be put in order
+    return too_large();
+  }
   Factored result;
   result.order = processing_order(input);
-  const auto mean = static_cast<float>(mean_diagonal(input));
   result.damping = kDamping * (mean > 0.0f ? mean : 1.0f);
-  for (;; result.damping *= kMoreDamping) {
-    CHECK(std::isfinite(result.damping), "H is not finite, or too large for FP32");
+  for (; std::isfinite(result.damping); result.damping *= kMoreDamping) {
     result.hessian = permuted(input, result.order, compute);
     for (int64_t i = 0; i < n; ++i) {
       float& diagonal = result.hessian.at(i, i);
@@ -297,6 +303,7 @@ Factored factorize(const ScaledHessian& input, const Compute& compute) {
       return result;
     }
   }
+  return too_large();
 }
 
 BlockMatrix blocks_of(const ScaledHessian& input, const Compute& compute, BlockMatrix memory) {

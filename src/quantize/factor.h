@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/error.h"
 #include "quantize/panel.h"
 #include "quantize/square_matrix.h"
 
@@ -39,8 +40,9 @@ struct ScaledHessian {
 std::vector<int32_t> processing_order(const ScaledHessian& input);
 
 // Damps by 1 % of the mean of the diagonal; where that is not positive definite in FP32, by four
-// times as much, and so on. A column that is never used (diagonal 0) gets 1.
-Factored factorize(const ScaledHessian& input, const Compute& compute);
+// times as much, and so on. A column that is never used (diagonal 0) gets 1. Fails where FP32
+// cannot hold what comes of it: squares close to its end, or a scale that takes them past it.
+Result<Factored> factorize(const ScaledHessian& input, const Compute& compute);
 
 // Undamped, columns as they are: of each 16 columns the rows from their own on, all that an energy
 // reads; the rest stays unset. memory: what an earlier call returned, to be written over.

@@ -90,7 +90,8 @@ Rows sampled(const SourceWeight& weight, const std::vector<float>& scale, const 
 }
 
 // The loss of rounding the scaled matrices, by a weighted sweep or by GPTQ. blocks: memory to work
-// in, kept from call to call.
+// in, kept from call to call. Infinite where the scale takes the Hessian out of FP32: activations
+// span too much for it.
 double loss_of(const std::vector<SourceWeight>& weights,
                const std::vector<float>& scale,
                const SquareMatrix& hessian,
@@ -102,7 +103,11 @@ double loss_of(const std::vector<SourceWeight>& weights,
   Factored factored;
   std::vector<float> energy;  // of the columns
   if (with_gptq) {
-    factored = factorize(scaled, compute);
+    auto made = factorize(scaled, compute);
+    if (!made) {
+      return std::numeric_limits<double>::infinity();
+    }
+    factored = *std::move(made);
   } else {
     blocks = blocks_of(scaled, compute, std::move(blocks));
     for (int64_t i = 0; i < hessian.n(); ++i) {

@@ -33,46 +33,55 @@ StoredTensor stored(std::string name, DType dtype, Shape shape, std::span<const 
 // The codes of one matrix with what its input knows; `value_heads` may be null.
 class GroupEncoder {
  public:
-  GroupEncoder(Method method,
-               const InputStatistics& input,
-               const std::vector<float>* scale,
-               const Compute& compute)
-      : method_(method), scale_(scale), compute_(compute) {
+  // group: for errors.
+  static Result<GroupEncoder> make(Method method,
+                                   const InputStatistics& input,
+                                   const std::vector<float>* scale,
+                                   const std::string& group,
+                                   const Compute& compute) {
+    GroupEncoder encoder(method, scale, compute);
     if (method == Method::Sweep) {
       for (size_t i = 0; i < input.mean_square.size(); ++i) {
         const float s = scale == nullptr ? 1.0f : (*scale)[i];
-        weight_.push_back(input.mean_square[i] / (s * s));
+        encoder.weight_.push_back(input.mean_square[i] / (s * s));
       }
     } else {
-      factored_ = factor_of(input.hessian);
+      encoder.factored_ = TRY(encoder.factor_of(input.hessian, group));
     }
+    return encoder;
   }
 
-  std::optional<Objective> encode(const LinearInfo& info,
-                                  std::span<const float> values,
-                                  const std::vector<SquareMatrix>* value_heads,
-                                  quant::Nvfp4Matrix& out) const {
+  Result<std::optional<Objective>> encode(const LinearInfo& info,
+                                          std::span<const float> values,
+                                          const std::vector<SquareMatrix>* value_heads,
+                                          quant::Nvfp4Matrix& out) const {
     const RowRange all{values.data(), 0, info.n};
     if (method_ == Method::Sweep) {
       encode_sweep(all, weight_, kSweepWindow, compute_, out);
-      return std::nullopt;
+      return std::optional<Objective>();
     }
     if (value_heads == nullptr || value_heads->empty()) {
-      return encode_gptq(all, factored_, {}, compute_, out);
+      return std::optional(encode_gptq(all, factored_, {}, compute_, out));
     }
     Objective total;
     const int64_t rows = info.n / static_cast<int64_t>(value_heads->size());
     for (size_t head = 0; head < value_heads->size(); ++head) {
       const int64_t begin = static_cast<int64_t>(head) * rows;
-      const Factored own = factor_of((*value_heads)[head]);
+      const Factored own = TRY(factor_of((*value_heads)[head], info.module));
       total.add(encode_gptq({values.data(), begin, begin + rows}, own, {}, compute_, out));
     }
-    return total;
+    return std::optional(total);
   }
 
  private:
-  Factored factor_of(const SquareMatrix& hessian) const {
-    return factorize({hessian, scale_}, compute_);
+  GroupEncoder(Method method, const std::vector<float>* scale, const Compute& compute)
+      : method_(method), scale_(scale), compute_(compute) {}
+
+  Result<Factored> factor_of(const SquareMatrix& hessian, const std::string& name) const {
+    return factorize({hessian, scale_}, compute_).map_error([&](Error error) {
+      error.where = name;
+      return error;
+    });
   }
 
   Method method_;
@@ -152,7 +161,8 @@ Result<void> append_nvfp4(const Unit& unit,
   const float global = TRY(readable_global_scale(method, weights, amax));
   std::optional<GroupEncoder> encoder;
   if (needs_calibration(method)) {
-    encoder.emplace(method, *known.input, known.scale, compute);
+    encoder.emplace(TRY(GroupEncoder::make(
+        method, *known.input, known.scale, scale_group(unit.linears.front().module), compute)));
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     const LinearInfo& info = unit.linears[i];
@@ -160,11 +170,11 @@ Result<void> append_nvfp4(const Unit& unit,
     if (encoder) {
       const auto heads = known.statistics->value_heads.find(info.module);
       encoded.matrix = quant::empty_matrix(info.n, info.k, global);
-      const std::optional<Objective> objective =
+      const std::optional<Objective> objective = TRY(
           encoder->encode(info,
                           weights[i].values(),
                           heads == known.statistics->value_heads.end() ? nullptr : &heads->second,
-                          encoded.matrix);
+                          encoded.matrix));
       encoded.report = report_of(weights[i], amax[i], encoded.matrix, compute.pool);
       if (objective) {
         encoded.report.relative_objective = objective->relative();

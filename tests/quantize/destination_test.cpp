@@ -68,6 +68,20 @@ TEST(Destination, ADiskThatIsTooSmallIsRefusedButForWhatLiesThereAlready) {
   EXPECT_TRUE(require_space(destination, {free, kSlack}).has_value());
 }
 
+TEST(Destination, ADetourThroughAFolderThatIsNotThereIsLeftOut) {
+  const test::TempDir dir;
+  std::filesystem::create_directory(dir.file("a"));
+  const std::string real = std::filesystem::canonical(dir.path());
+  EXPECT_EQ(plain_destination(dir.file("a/e/../f")), real + "/a/f");
+  EXPECT_EQ(plain_destination(dir.file("a/e/../../f//")), real + "/f");
+  std::filesystem::create_directory_symlink("/", dir.file("a/e"));  // one that is there counts
+  EXPECT_EQ(plain_destination(dir.file("a/e/../f")), "/f");
+  for (const char* plain : {"", ".", "/", "a/f", "a..b/..c", "/tmp/f"}) {
+    EXPECT_EQ(plain_destination(plain), plain);
+  }
+  EXPECT_EQ(plain_destination("a/f//"), "a/f");
+}
+
 TEST(Destination, MustBeVacant) {
   const test::TempDir dir;
   EXPECT_TRUE(require_vacant(dir.path()).has_value());

@@ -89,7 +89,7 @@ TEST(EncodePanels, EveryStepLowersTheObjective) {
   const Problem problem = make_problem(70, 192);
   const float global = global_of(problem);
   const RowRange rows{problem.weights.data(), 0, problem.n};
-  const Factored factored = factorize({problem.hessian}, compute);
+  const Factored factored = *factorize({problem.hessian}, compute);
 
   auto max = quant::encode(problem.weights, problem.n, problem.k, global);
   auto sweep = quant::empty_matrix(problem.n, problem.k, global);
@@ -121,7 +121,7 @@ TEST(EncodePanels, ThreadsAndNeighboursChangeNothing) {
   ThreadPool three(3);
   const Problem problem = make_problem(200, 320);
   const float global = global_of(problem);
-  const Factored factored = factorize({problem.hessian}, {panel_kernels(), one});
+  const Factored factored = *factorize({problem.hessian}, {panel_kernels(), one});
   auto a = quant::empty_matrix(problem.n, problem.k, global);
   auto b = a;
   const RowRange rows{problem.weights.data(), 0, problem.n};
@@ -147,7 +147,7 @@ TEST(EncodePanels, EveryInstructionSetReachesTheSameObjective) {
   const auto objective_of = [&](const PanelKernels& kernels, const SquareMatrix& hessian) {
     const Compute compute{kernels, pool};
     auto out = quant::empty_matrix(problem.n, problem.k, global_of(problem));
-    return encode_gptq(rows, factorize({hessian}, compute), {}, compute, out);
+    return encode_gptq(rows, *factorize({hessian}, compute), {}, compute, out);
   };
   const Objective scalar = objective_of(kPanelScalar, problem.hessian);
   const Objective best = objective_of(panel_kernels(), problem.hessian);
@@ -178,7 +178,7 @@ TEST(EncodePanels, DescentReachesTheBestOfAllCodesOnTinyBlocks) {
       }
     }
     const float global = 0.0001f;
-    const Factored factored = factorize({problem.hessian}, compute);
+    const Factored factored = *factorize({problem.hessian}, compute);
     auto out = quant::empty_matrix(1, 16, global);
     GptqOptions options;
     options.window = {-126, 126};
@@ -216,7 +216,7 @@ TEST(EncodePanels, ZeroRowsAndNegativeZerosStayZero) {
   const Compute compute{panel_kernels(), pool};
   Problem problem = make_problem(3, 32);
   std::fill_n(problem.weights.begin(), 32, -0.0f);
-  const Factored factored = factorize({problem.hessian}, compute);
+  const Factored factored = *factorize({problem.hessian}, compute);
   auto out = quant::empty_matrix(3, 32, 0.00001f);
   encode_gptq({problem.weights.data(), 0, 3}, factored, {}, compute, out);
   EXPECT_EQ(out.block_scales[0], 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -61,7 +62,7 @@ double factor_error(const Factored& f) {
 TEST(Factor, TheFactorTimesItselfIsTheDampedHessian) {
   ThreadPool pool(2);
   for (const int64_t n : {int64_t{16}, int64_t{48}, int64_t{208}, int64_t{528}}) {
-    const Factored f = factorize({random_hessian(n, 3 * n)}, {panel_kernels(), pool});
+    const Factored f = *factorize({random_hessian(n, 3 * n)}, {panel_kernels(), pool});
     EXPECT_LT(factor_error(f), 1e-5) << n;
     for (int64_t i = 0; i < n; ++i) {
       ASSERT_EQ(f.feedback.at(i, i), 1.0f);
@@ -113,19 +114,41 @@ TEST(Factor, DeadColumnsAndTooFewTokensAreNoTrouble) {
     h.at(5, i) = 0.0f;
     h.at(i, 5) = 0.0f;
   }
-  const Factored f = factorize({h}, {panel_kernels(), pool});
+  const Factored f = *factorize({h}, {panel_kernels(), pool});
   EXPECT_LT(factor_error(f), 1e-5);
   EXPECT_GT(f.damping, 0.0f);
-  const Factored nothing = factorize({SquareMatrix(32)}, {panel_kernels(), pool});
+  const Factored nothing = *factorize({SquareMatrix(32)}, {panel_kernels(), pool});
   EXPECT_LT(factor_error(nothing), 1e-5);
+}
+
+TEST(Factor, WhatFp32CannotHoldIsRefusedInWords) {
+  ThreadPool pool(1);
+  const Compute compute{panel_kernels(), pool};
+  SquareMatrix h(32);
+  for (int64_t i = 0; i < 32; ++i) {
+    h.at(i, i) = 1e30f;
+  }
+  EXPECT_TRUE(factorize({h}, compute).has_value());
+  std::vector<float> scale(32, 1.0f);
+  scale[3] = 1e-6f;  // the square of its column, divided by the scale's, is infinite
+  const auto divided = factorize({h, &scale}, compute);
+  ASSERT_FALSE(divided.has_value());
+  EXPECT_NE(divided.error().text().find("too large for FP32"), std::string::npos);
+  for (int64_t i = 0; i < 32; ++i) {
+    h.at(i, i) = std::numeric_limits<float>::max();  // finite, but not with the damping
+  }
+  EXPECT_FALSE(factorize({h}, compute).has_value());
+  h = SquareMatrix(32);
+  h.at(4, 4) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(factorize({h}, compute).has_value());
 }
 
 TEST(Factor, ThreadsChangeNothing) {
   ThreadPool one(1);
   ThreadPool three(3);
   const SquareMatrix h = random_hessian(304, 400);
-  const Factored a = factorize({h}, {panel_kernels(), one});
-  const Factored b = factorize({h}, {panel_kernels(), three});
+  const Factored a = *factorize({h}, {panel_kernels(), one});
+  const Factored b = *factorize({h}, {panel_kernels(), three});
   for (int64_t i = 0; i < 304; ++i) {
     for (int64_t j = 0; j < 304; ++j) {
       ASSERT_EQ(a.feedback.at(i, j), b.feedback.at(i, j));

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "base/number_formats.h"
+#include "quantize/unit.h"
+#include "support/data_dir.h"
 
 namespace nibble::quantize {
 namespace {
@@ -67,6 +70,48 @@ TEST(Folds, ApplyMultipliesColumnsAndDividesRows) {
     EXPECT_EQ(values[3], first) << module;
     EXPECT_EQ(values[16 + 3], second) << module;
   }
+}
+
+// Channel means from 1e-15 to 1e18, all with the same square: what is left of the smallest ones
+// after a division by their scale is more than FP32 can hold.
+InputStatistics far_apart(int64_t width, float square) {
+  InputStatistics input;
+  input.tokens = 4096;
+  input.hessian = SquareMatrix(width);
+  for (int64_t i = 0; i < width; ++i) {
+    const double at = static_cast<double>(i) / static_cast<double>(width - 1);
+    input.mean_magnitude.push_back(static_cast<float>(std::pow(10.0, -15.0 + 33.0 * at)));
+    input.mean_square.push_back(square);
+    input.amax.push_back(1.0f);
+    input.hessian.at(i, i) = square;
+  }
+  return input;
+}
+
+TEST(Folds, ExponentsThatTakeTheHessianOutOfFp32AreNotTaken) {
+  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const std::string attention = "model.layers.0.self_attn.";
+  Unit unit;
+  for (const auto& [part, n] : {std::pair{"q_proj", 128}, {"k_proj", 64}, {"v_proj", 64}}) {
+    unit.linears.push_back(*source->linear(attention + part, n, 128, "x"));
+  }
+  const std::string group = scale_group(unit.linears.front().module);
+  ThreadPool pool(2);
+  const Compute compute{panel_kernels(), pool};
+  const auto folds_of = [&](float square) {
+    LayerStatistics statistics;
+    statistics.inputs[group] = far_apart(128, square);
+    return choose_folds(*source, "model.layers.0", {&unit}, statistics, compute);
+  };
+  EXPECT_TRUE(folds_of(1.0f).has_value());
+  const auto folds = folds_of(1e30f);
+  ASSERT_TRUE(folds.has_value()) << folds.error().text();
+  EXPECT_LT(folds->alphas.at(group), 0.3f);  // 1e30 / (1e-15)^0.6 is past the end
+  LayerStatistics statistics;
+  statistics.inputs[group] = far_apart(128, std::numeric_limits<float>::max());
+  const auto refused = quantize_unit(*source, unit, Method::Full, &statistics, nullptr, compute);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().where, group);
 }
 
 }  // namespace
