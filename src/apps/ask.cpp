@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include "server/chat_prompt.h"
+
 namespace nibble::apps {
 
 using engine::FinishReason;
@@ -30,6 +32,16 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 double Answer::tokens_per_second() const {
   const double seconds = total_seconds - first_token_seconds;
   return tokens.size() > 1 && seconds > 0 ? static_cast<double>(tokens.size() - 1) / seconds : 0;
+}
+
+void stop_at_end_token(const engine::Engine& engine,
+                       const text::Tokenizer& tokenizer,
+                       const text::ChatTemplate& chat_template,
+                       engine::SamplingParams& sampling) {
+  const int64_t vocab_size = engine.info().vocab_size;
+  if (const auto end = server::end_token(chat_template, tokenizer, vocab_size)) {
+    sampling.stop_token_ids.push_back(*end);
+  }
 }
 
 Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Question question) {

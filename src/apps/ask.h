@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "server/text_stream.h"
+#include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace nibble::apps {
@@ -34,6 +35,12 @@ struct Question {
   // Asked a few times a second; true aborts the answer, which then ends with what there is.
   std::function<bool()> should_stop = [] { return false; };
 };
+
+// Lets the token that ends the template's answers, where the model has one, end these too.
+void stop_at_end_token(const engine::Engine& engine,
+                       const text::Tokenizer& tokenizer,
+                       const text::ChatTemplate& chat_template,
+                       engine::SamplingParams& sampling);
 
 Result<Answer> ask(engine::Engine& engine, const text::Tokenizer& tokenizer, Question question);
 

@@ -7,6 +7,7 @@
 
 #include "apps/bench_latency.h"
 #include "apps/commands.h"
+#include "apps/number_range.h"
 #include "apps/report_output.h"
 #include "examine/bench_gemm.h"
 
@@ -81,7 +82,7 @@ void add_gemm(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--cpu-isa", flags->options.cpu_isa, "as in serve")->capture_default_str();
   command->add_option("--seconds", flags->options.seconds, "of measuring, each row")
-      ->check(CLI::Range(0.0, 60.0))
+      ->check(number_range(0, 60))
       ->capture_default_str();
   command->add_option("--json", flags->json, "also write the rows to this file");
   command->add_option(

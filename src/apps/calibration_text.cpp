@@ -21,7 +21,7 @@ bool is_blank(std::string_view text) {
 }
 
 // The text of one line: a conversation by the model's template, which is loaded for the first, or a
-// prompt as it is.
+// prompt as it is. One of both, so that nobody is measured on a text he did not mean.
 Result<std::string> text_of_line(std::string_view line,
                                  const std::string& model_dir,
                                  std::optional<text::ChatTemplate>& chat_template,
@@ -29,13 +29,16 @@ Result<std::string> text_of_line(std::string_view line,
   const auto value = TRY(parse_json(line, where));
   const auto object = TRY(JsonObject::from(value, where));
   const boost::json::value* prompt = object.find("prompt");
+  const boost::json::value* messages = object.find("messages");
+  if (prompt != nullptr && messages != nullptr) {
+    return invalid("expected either prompt or messages, found both", where);
+  }
   if (prompt != nullptr) {
     if (!prompt->is_string()) {
       return invalid("expected a text", object.path_of("prompt"));
     }
     return std::string(prompt->get_string());
   }
-  const boost::json::value* messages = object.find("messages");
   if (messages == nullptr || !messages->is_array()) {
     return invalid("expected an array of messages", object.path_of("messages"));
   }

@@ -15,7 +15,7 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
-#include "server/chat_prompt.h"
+#include "apps/number_range.h"
 
 namespace nibble::apps {
 
@@ -98,10 +98,7 @@ class Conversation {
       return invalid("the conversation fills the model's context; /clear starts a new one");
     }
     sampling.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(flags_.max_tokens, room));
-    const int64_t vocab_size = engine_.info().vocab_size;
-    if (const auto end = server::end_token(chat_template_, text_.tokenizer, vocab_size)) {
-      sampling.stop_token_ids.push_back(*end);
-    }
+    stop_at_end_token(engine_, text_.tokenizer, chat_template_, sampling);
     question.sampling = sampling;
     question.on_text = [](std::string_view piece) {
       fmt::print("{}", piece);
@@ -189,7 +186,7 @@ void add_chat(CLI::App& app, Action& action) {
   flags->engine.log_level = "warn";
   command->add_option("--system", flags->system, "system message");
   command->add_option("--temperature", flags->temperature, "0: greedy; default: the model's")
-      ->check(CLI::NonNegativeNumber);
+      ->check(finite_from_zero());
   command->add_option("--max-tokens", flags->max_tokens, "most tokens of an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

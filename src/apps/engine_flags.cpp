@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/number_range.h"
 #include "apps/upstream_flags.h"
 #include "base/cpu_info.h"
 #include "base/json.h"
@@ -177,7 +178,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--mem-fraction-static",
                   flags.mem_fraction_static,
                   "share of free memory for the KV cache, in (0, 1)")
-      ->check(CLI::Range(0.01, 0.99))
+      ->check(number_range(0.01, 0.99))
       ->group("Scheduling");
   command
       .add_option("--chunked-prefill-size", flags.chunked_prefill_size, "most prompt tokens a step")

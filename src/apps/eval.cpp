@@ -12,6 +12,7 @@
 #include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
+#include "apps/number_range.h"
 #include "apps/report_output.h"
 
 namespace nibble::apps {
@@ -125,6 +126,7 @@ void add_eval(CLI::App& app, Action& action) {
   auto* per_layer = kl->add_flag(
       "--per-layer", flags->per_layer, "instead: what each layer costs in w4a4 against w4a16");
   kl->add_option("--kl-budget", flags->kl_budget, "of --per-layer's proposal: sum of the costs")
+      ->check(finite_from_zero())
       ->capture_default_str();
   kl->add_option("--write-mode-file",
                  flags->mode_file_path,

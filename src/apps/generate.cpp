@@ -12,8 +12,8 @@
 #include "apps/ask.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
+#include "apps/number_range.h"
 #include "engine/engine.h"
-#include "server/chat_prompt.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -59,10 +59,7 @@ Result<Answer> generate(const GenerateFlags& flags) {
   question.sampling.max_new_tokens = static_cast<int32_t>(
       std::clamp<int64_t>(flags.sampling.max_new_tokens, 0, std::max<int64_t>(room, 0)));
   if (chat_template) {
-    const int64_t vocab_size = engine->info().vocab_size;
-    if (const auto end = server::end_token(*chat_template, tokenizer, vocab_size)) {
-      question.sampling.stop_token_ids.push_back(*end);
-    }
+    stop_at_end_token(*engine, tokenizer, *chat_template, question.sampling);
   }
   question.on_text = [](std::string_view piece) {
     fmt::print("{}", piece);
@@ -105,11 +102,15 @@ void add_generate(CLI::App& app, Action& action) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0: always the most likely token")
+      ->check(finite_from_zero())
       ->capture_default_str();
-  command->add_option("--top-p", sampling.top_p, "nucleus sampling")->capture_default_str();
+  command->add_option("--top-p", sampling.top_p, "nucleus sampling")
+      ->check(number_range(0, 1))
+      ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "most likely tokens to choose from; -1: all")
       ->capture_default_str();
   command->add_option("--min-p", sampling.min_p, "least share of the best token's probability")
+      ->check(number_range(0, 1))
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "of the random numbers")->capture_default_str();
   command->add_flag("--ignore-eos", sampling.ignore_eos, "go on past the end-of-text token");

@@ -7,35 +7,6 @@
 
 namespace nibble::apps {
 
-namespace {
-
-constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-
-// "<s>", or {"content": "<s>", ...}; "" when absent.
-std::string special_token(const boost::json::object& config, std::string_view key) {
-  const boost::json::value* value = config.if_contains(key);
-  if (value != nullptr && value->is_object()) {
-    value = value->get_object().if_contains("content");
-  }
-  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
-}
-
-Result<text::ChatTemplate> parse_template_file(const std::string& path,
-                                               const std::string& directory) {
-  std::string source = TRY(read_text_file(path, kMaxTemplateBytes));
-  const std::string config_path = directory + "/tokenizer_config.json";
-  boost::json::value config = boost::json::object{};
-  if (file_exists(config_path)) {
-    config = TRY(parse_json_file(config_path));
-  }
-  const boost::json::object none;
-  const boost::json::object& fields = config.is_object() ? config.get_object() : none;
-  return text::ChatTemplate::parse(
-      std::move(source), special_token(fields, "bos_token"), special_token(fields, "eos_token"));
-}
-
-}  // namespace
-
 Result<server::TextModel> load_text_model(const std::string& directory,
                                           const std::string& chat_template) {
   const std::string path = directory + "/tokenizer.json";
@@ -46,7 +17,7 @@ Result<server::TextModel> load_text_model(const std::string& directory,
   }
   server::TextModel model{TRY(text::Tokenizer::from_file(path)), std::nullopt};
   if (!chat_template.empty()) {
-    model.chat_template = TRY(parse_template_file(chat_template, directory));
+    model.chat_template = TRY(text::load_chat_template(directory, chat_template));
     return model;
   }
   auto found = text::load_chat_template(directory);

@@ -10,8 +10,10 @@
 #include "apps/calibration_text.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
-#include "base/json.h"
+#include "apps/number_range.h"
 #include "examine/eval.h"
+#include "quantize/budget.h"
+#include "quantize/destination.h"
 #include "quantize/pipeline.h"
 #include "quantize/report.h"
 #include "quantize/write.h"
@@ -21,6 +23,7 @@ namespace nibble::apps {
 namespace {
 
 constexpr double kBytesPerGigabyte = 1e9;
+constexpr double kMinShardGigabytes = 1 / kBytesPerGigabyte;
 constexpr double kMaxShardGigabytes = 1e9;  // in bytes still a uint64_t
 
 struct QuantizeFlags {
@@ -87,15 +90,7 @@ Result<examine::EvalWindows> evaluation_windows(const QuantizeFlags& flags) {
 
 Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   quantize::QuantizeOptions options = flags.options;
-  while (options.destination.size() > 1 && options.destination.ends_with('/')) {
-    options.destination.pop_back();  // DST.partial lies beside it
-  }
-  if (!(flags.max_shard_gb <= kMaxShardGigabytes)) {  // NaN too
-    return invalid(fmt::format("expected at most {}, found {}",
-                               format_number(kMaxShardGigabytes),
-                               format_number(flags.max_shard_gb)),
-                   "--max-shard-gb");
-  }
+  options.destination = quantize::plain_destination(options.destination);
   options.max_shard_bytes = static_cast<uint64_t>(flags.max_shard_gb * kBytesPerGigabyte);
   options.layout = TRY(quantize::parse_layout(flags.layout));
   if (flags.head != "keep") {
@@ -132,6 +127,7 @@ Result<quantize::QuantizeReport> quantize_with(const QuantizeFlags& flags) {
   if (!flags.evaluation_path.empty()) {
     QuantizeFlags used = flags;
     used.options.method = options.method;
+    used.options.destination = options.destination;
     TRY(evaluate(used, windows, report));
   }
   return report;
@@ -187,9 +183,11 @@ void add_quantize(CLI::App& app, Action& action) {
                    flags->options.fp8,
                    "store modules in FP8, with the group they belong to: patterns as above")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--bits",
-                      flags->options.bits,
-                      "mean bits a weight, 4.5 to 8: the most sensitive matrices become FP8");
+  command
+      ->add_option("--bits",
+                   flags->options.bits,
+                   "mean bits a weight, 4.5 to 8: the most sensitive matrices become FP8")
+      ->check(number_range(quantize::kNvfp4Bits, quantize::kFp8Bits));
   command->add_option("--lm-head", flags->head, "the output head: keep, nvfp4 or fp8")
       ->capture_default_str();
   command->add_option("--eval",
@@ -204,7 +202,7 @@ void add_quantize(CLI::App& app, Action& action) {
                    "how many windows: 1 of a text, all prompts of a .jsonl")
       ->needs("--eval");
   command->add_option("--max-shard-gb", flags->max_shard_gb, "start a new file past this many GB")
-      ->check(CLI::PositiveNumber)
+      ->check(number_range(kMinShardGigabytes, kMaxShardGigabytes))
       ->capture_default_str();
   command->add_option("--threads", flags->options.num_threads, "CPU threads; 0: all")
       ->check(CLI::Range(0, 1024))

@@ -18,6 +18,7 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/load_text.h"
+#include "apps/number_range.h"
 #include "apps/upstream_flags.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -30,6 +31,8 @@
 namespace nibble::apps {
 
 namespace {
+
+constexpr double kMaxDrainSeconds = 1e9;  // in nanoseconds still an int64_t
 
 struct ServeFlags {
   EngineFlags engine;
@@ -82,7 +85,7 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
              .add_option("--drain-seconds",
                          flags.drain_seconds,
                          "how long SIGTERM lets running requests go on")
-             ->check(CLI::NonNegativeNumber)
+             ->check(number_range(0, kMaxDrainSeconds))
              ->capture_default_str());
   server(command.add_flag("--print-capabilities",
                           flags.print_capabilities,
@@ -124,7 +127,7 @@ void add_flags(CLI::App& command, ServeFlags& flags) {
   model(command.add_option(
       "--watch", flags.watch, "load checkpoints that appear below this directory (manifest last)"));
   model(command.add_option("--watch-seconds", flags.watch_seconds, "how often to look there")
-            ->check(CLI::Range(0.01, 3600.0))
+            ->check(number_range(0.01, 3600))
             ->capture_default_str());
   model(command
             .add_option("--watch-running",

@@ -66,5 +66,19 @@ TEST(Ask, StopsWhenAskedAndReportsErrors) {
   EXPECT_EQ(failed.error().message, "broken");
 }
 
+TEST(Ask, EndsAnAnswerWhereTheTemplateEndsOnes) {
+  test::FakeEngine engine;
+  const text::Tokenizer tokenizer = test::make_byte_tokenizer();
+  const auto stops_of = [&](const char* end) {
+    const auto chat_template = text::ChatTemplate::parse("x", "", end);
+    engine::SamplingParams sampling{.stop_token_ids = {7}};
+    stop_at_end_token(engine, tokenizer, *chat_template, sampling);
+    return sampling.stop_token_ids;
+  };
+  EXPECT_EQ(stops_of("!"), (std::vector<int32_t>{7, '!'}));
+  EXPECT_EQ(stops_of("!!"), (std::vector<int32_t>{7}));  // no token, but two
+  EXPECT_EQ(stops_of(""), (std::vector<int32_t>{7}));
+}
+
 }  // namespace
 }  // namespace nibble::apps

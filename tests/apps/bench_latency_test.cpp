@@ -13,7 +13,7 @@
 namespace nibble::apps {
 namespace {
 
-int run(std::vector<std::string> arguments) {
+int run(const std::vector<std::string>& arguments) {
   std::vector<const char*> argv{"nibble", "bench", "latency", "--device", "cpu"};
   for (const std::string& argument : arguments) {
     argv.push_back(argument.c_str());

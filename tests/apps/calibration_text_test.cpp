@@ -72,6 +72,17 @@ TEST_F(CalibrationText, PromptsStayApartAndAreTakenAsTheyAre) {
               HasSubstr("b.jsonl:1.prompt: expected a text"));
 }
 
+TEST_F(CalibrationText, ALineIsAPromptOrAConversationNotBoth) {
+  const std::string both = write("both.jsonl",
+                                 "{\"prompt\": \"one\"}\n"
+                                 "{\"prompt\": \"two\", \"messages\": []}\n");
+  const std::string words = "both.jsonl:2: expected either prompt or messages, found both";
+  EXPECT_THAT(read_windows(both, model_.path(), 99, std::nullopt).error().text(), HasSubstr(words));
+  EXPECT_THAT(read_calibration_tokens(both, model_.path(), 99).error().text(), HasSubstr(words));
+  const std::string null = write("null.jsonl", "{\"prompt\": \"two\", \"messages\": null}\n");
+  EXPECT_TRUE(read_windows(null, model_.path(), 99, std::nullopt).has_value());
+}
+
 TEST_F(CalibrationText, PromptsNeedNoChatTemplateButConversationsDo) {
   std::filesystem::remove(model_.file("chat_template.jinja"));
   const std::string prompts = write("p.jsonl", "{\"prompt\": \"one two\"}\n");

@@ -228,6 +228,16 @@ TEST(Eval, EachOfTwoCheckpointsHasTheKvCacheThatItAsksFor) {
   EXPECT_EQ(asked.at("kl").to_number<double>(), 0);
 }
 
+TEST(Quantize, LeavesNothingBesideItsDestination) {
+  const test::TempDir dir;
+  const std::string source = test::any_golden_path("vendor/llama-base").value_or("");
+  ASSERT_FALSE(source.empty());
+  const std::string detour = dir.file("a/e/../f");
+  EXPECT_EQ(run({"quantize", source.c_str(), detour.c_str(), "--recipe", "max"}), 0);
+  EXPECT_TRUE(std::filesystem::exists(dir.file("a/f/config.json")));
+  EXPECT_FALSE(std::filesystem::exists(dir.file("a/e")));
+}
+
 TEST(Quantize, RefusesAShardSizeThatIsNone) {
   for (const char* size : {"nan", "1e300", "0", "-1"}) {
     testing::internal::CaptureStderr();

@@ -53,6 +53,26 @@ TEST_F(LoadChatTemplate, TheOlderJsonFileIsRead) {
   EXPECT_EQ(load()->source(), "old");
 }
 
+TEST_F(LoadChatTemplate, AFileOfItsOwnTakesTheFoldersSpecialTokens) {
+  write("own.jinja", "own");
+  const auto own = [&] {
+    return load_chat_template(directory_.string(), (directory_ / "own.jinja").string());
+  };
+  ASSERT_TRUE(own());
+  EXPECT_EQ(own()->source(), "own");
+  EXPECT_EQ(own()->eos_token(), "");
+  // Its template, which is none, is not looked at.
+  write("tokenizer_config.json",
+        R"({"chat_template": 7, "bos_token": "<s>", "eos_token": {"content": "</s>"}})");
+  ASSERT_TRUE(own());
+  EXPECT_EQ(own()->bos_token(), "<s>");
+  EXPECT_EQ(own()->eos_token(), "</s>");
+  write("tokenizer_config.json", R"({"eos_token": 7})");
+  EXPECT_NE(own().error().text().find("tokenizer_config.json.eos_token"), std::string::npos);
+  std::filesystem::remove(directory_ / "own.jinja");
+  EXPECT_NE(own().error().text().find("own.jinja"), std::string::npos);
+}
+
 TEST_F(LoadChatTemplate, NoTemplateIsNotFoundAndABadOneIsRefused) {
   const auto none = load();
   ASSERT_FALSE(none);

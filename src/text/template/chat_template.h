@@ -43,5 +43,8 @@ class ChatTemplate {
 // string, or the one named "default" of a list), else chat_template.json. bos and eos come from
 // tokenizer_config.json. NotFound when the folder has no template.
 Result<ChatTemplate> load_chat_template(const std::string& model_dir);
+// The template of a file instead, with the folder's bos and eos.
+Result<ChatTemplate> load_chat_template(const std::string& model_dir,
+                                        const std::string& template_path);
 
 }  // namespace nibble::text

@@ -44,20 +44,32 @@ Result<std::string> template_of(const JsonObject& config) {
   return invalid("no template is named default, found: " + (names.empty() ? "none" : names), path);
 }
 
+struct SpecialTokens {
+  std::string bos;
+  std::string eos;
+};
+
+Result<SpecialTokens> special_tokens(const JsonObject& config) {
+  return SpecialTokens{TRY(special_token(config, "bos_token")),
+                       TRY(special_token(config, "eos_token"))};
+}
+
+// An empty object where there is no tokenizer_config.json.
+Result<boost::json::value> read_tokenizer_config(const std::string& model_dir) {
+  const std::string path = model_dir + "/tokenizer_config.json";
+  if (!file_exists(path)) {
+    return boost::json::value(boost::json::object());
+  }
+  return parse_json_file(path, {kMaxConfigBytes, 64});
+}
+
 }  // namespace
 
 Result<ChatTemplate> load_chat_template(const std::string& model_dir) {
-  std::string bos_token;
-  std::string eos_token;
-  std::string source;
-  const std::string config_path = model_dir + "/tokenizer_config.json";
-  if (file_exists(config_path)) {
-    const boost::json::value config = TRY(parse_json_file(config_path, {kMaxConfigBytes, 64}));
-    const JsonObject object = TRY(JsonObject::from(config, "tokenizer_config.json"));
-    bos_token = TRY(special_token(object, "bos_token"));
-    eos_token = TRY(special_token(object, "eos_token"));
-    source = TRY(template_of(object));
-  }
+  const boost::json::value value = TRY(read_tokenizer_config(model_dir));
+  const JsonObject tokenizer_config = TRY(JsonObject::from(value, "tokenizer_config.json"));
+  SpecialTokens tokens = TRY(special_tokens(tokenizer_config));
+  std::string source = TRY(template_of(tokenizer_config));
   const std::string jinja_path = model_dir + "/chat_template.jinja";
   const std::string json_path = model_dir + "/chat_template.json";
   if (file_exists(jinja_path)) {
@@ -73,7 +85,16 @@ Result<ChatTemplate> load_chat_template(const std::string& model_dir) {
                 "tokenizer_config.json",
                 model_dir);
   }
-  return ChatTemplate::parse(std::move(source), std::move(bos_token), std::move(eos_token));
+  return ChatTemplate::parse(std::move(source), std::move(tokens.bos), std::move(tokens.eos));
+}
+
+Result<ChatTemplate> load_chat_template(const std::string& model_dir,
+                                        const std::string& template_path) {
+  std::string source = TRY(read_text_file(template_path, jinja::kMaxSourceBytes));
+  const boost::json::value value = TRY(read_tokenizer_config(model_dir));
+  const JsonObject tokenizer_config = TRY(JsonObject::from(value, "tokenizer_config.json"));
+  SpecialTokens tokens = TRY(special_tokens(tokenizer_config));
+  return ChatTemplate::parse(std::move(source), std::move(tokens.bos), std::move(tokens.eos));
 }
 
 }  // namespace nibble::text
