@@ -8,8 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/present.h"
+
 namespace nibble::engine {
 namespace {
+
+using test::present;
 
 const std::vector<float> kLogits{1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};
 
@@ -21,6 +25,10 @@ Sequence sequence_with(SamplingParams sampling) {
   return sequence;
 }
 
+DrawRequest drawn_by(const SamplingParams& sampling) {
+  return present(draw_request(sequence_with(sampling)));
+}
+
 // Shares of tokens over many seeds.
 std::map<int32_t, double> shares(const SamplingParams& sampling,
                                  std::span<const float> logits,
@@ -29,7 +37,7 @@ std::map<int32_t, double> shares(const SamplingParams& sampling,
   Sequence sequence = sequence_with(sampling);
   for (int seed = 0; seed < draws; ++seed) {
     sequence.request.sampling.seed = static_cast<uint64_t>(seed);
-    share[*sample(logits, sequence, {}, {}).token] += 1.0 / draws;
+    share[present(sample(logits, sequence, {}, {}).token)] += 1.0 / draws;
   }
   return share;
 }
@@ -72,19 +80,17 @@ TEST(Sampler, GreedyFindsTheLargestAnywhereInALongRow) {
 }
 
 TEST(Sampler, ADeviceMayDrawWhatNeedsNoAlternatives) {
-  const auto greedy = draw_request(sequence_with({.temperature = 0}));
-  ASSERT_TRUE(greedy.has_value());
-  EXPECT_EQ(greedy->greedy, 1);
-  EXPECT_EQ(greedy->scale, 1.0);
-  const auto drawn = draw_request(sequence_with({.temperature = 0.5f, .seed = 3}));
-  ASSERT_TRUE(drawn.has_value());
-  EXPECT_EQ(drawn->greedy, 0);
-  EXPECT_EQ(drawn->scale, 2.0);
-  EXPECT_NE(drawn->unit, draw_request(sequence_with({.temperature = 0.5f, .seed = 4}))->unit);
-  EXPECT_EQ(drawn->candidates, 0);
+  const DrawRequest greedy = drawn_by({.temperature = 0});
+  EXPECT_EQ(greedy.greedy, 1);
+  EXPECT_EQ(greedy.scale, 1.0);
+  const DrawRequest drawn = drawn_by({.temperature = 0.5f, .seed = 3});
+  EXPECT_EQ(drawn.greedy, 0);
+  EXPECT_EQ(drawn.scale, 2.0);
+  EXPECT_NE(drawn.unit, drawn_by({.temperature = 0.5f, .seed = 4}).unit);
+  EXPECT_EQ(drawn.candidates, 0);
   for (const SamplingParams& sampling :
        {SamplingParams{.top_p = 0.9f}, SamplingParams{.top_k = 5}, SamplingParams{.min_p = 0.1f}}) {
-    EXPECT_EQ(draw_request(sequence_with(sampling))->candidates, 1);
+    EXPECT_EQ(drawn_by(sampling).candidates, 1);
   }
   for (const SamplingParams& sampling : {SamplingParams{.frequency_penalty = 1},
                                          SamplingParams{.min_new_tokens = 1},
@@ -104,11 +110,13 @@ TEST(Sampler, WhatADeviceDrewIsReportedAsTheHostWould) {
   for (const float logit : kLogits) {
     total += std::exp(2.0 * static_cast<double>(logit));
   }
-  const DrawResult drawn{std::log(total), kLogits[static_cast<size_t>(*want.token)], *want.token};
-  const auto got = sampled_from(*draw_request(sequence), drawn, {}, 6, sequence);
-  EXPECT_EQ(got->token, want.token);
-  EXPECT_NEAR(got->logprobs.token->logprob, want.logprobs.token->logprob, 1e-6);
-  EXPECT_FALSE(sampled_from(*draw_request(sequence), {}, {}, 6, sequence)->token.has_value());
+  const int32_t token = present(want.token);
+  const DrawResult drawn{std::log(total), kLogits[static_cast<size_t>(token)], token};
+  const DrawRequest request = present(draw_request(sequence));
+  const Sampled got = present(sampled_from(request, drawn, {}, 6, sequence));
+  EXPECT_EQ(got.token, token);
+  EXPECT_NEAR(present(got.logprobs.token).logprob, present(want.logprobs.token).logprob, 1e-6);
+  EXPECT_FALSE(present(sampled_from(request, {}, {}, 6, sequence)).token.has_value());
 }
 
 TEST(Sampler, CandidatesDecideAsTheWholeRowDoesOrSayThatTheyDoNot) {
@@ -121,6 +129,7 @@ TEST(Sampler, CandidatesDecideAsTheWholeRowDoesOrSayThatTheyDoNot) {
     total += std::exp(static_cast<double>(logit));
   }
   std::vector<DrawCandidate> best;
+  best.reserve(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     best.push_back({logits[i], static_cast<int32_t>(i)});
   }
@@ -138,7 +147,7 @@ TEST(Sampler, CandidatesDecideAsTheWholeRowDoesOrSayThatTheyDoNot) {
                                          SamplingParams{.top_p = 0.99f}}) {
       Sequence sequence = sequence_with(filter);
       sequence.request.sampling.seed = seed;
-      const auto got = sampled_from(*draw_request(sequence), drawn, best, 3000, sequence);
+      const auto got = sampled_from(present(draw_request(sequence)), drawn, best, 3000, sequence);
       if (filter.top_p == 0.99f) {
         undecided += got ? 0 : 1;
         continue;
@@ -172,6 +181,7 @@ TEST(Sampler, DrawsFollowTheSoftmaxAtEveryTemperature) {
 TEST(Sampler, FiltersKeepTheRightTokensAndTheirRatios) {
   const auto keys = [](const std::map<int32_t, double>& share) {
     std::vector<int32_t> tokens;
+    tokens.reserve(share.size());
     for (const auto& [token, part] : share) {
       tokens.push_back(token);
     }
@@ -195,7 +205,7 @@ TEST(Sampler, ATokenDependsOnSeedAndPositionOnly) {
   EXPECT_EQ(sample(kLogits, sequence, {}, {}).token, first);
   std::map<int32_t, int> seen;
   for (int i = 0; i < 50; ++i) {
-    ++seen[*sample(kLogits, sequence, {}, {}).token];
+    ++seen[present(sample(kLogits, sequence, {}, {}).token)];
     sequence.tokens.push_back(1);  // the next position draws anew
   }
   EXPECT_GT(seen.size(), 1u);
@@ -248,7 +258,7 @@ TEST(Sampler, AMaskRulesTokensOut) {
   Sequence sampled = sequence_with({.temperature = 5});
   for (uint64_t seed = 0; seed < 200; ++seed) {
     sampled.request.sampling.seed = seed;
-    EXPECT_THAT(*sample(kLogits, sampled, allowed, {}).token, testing::AnyOf(0, 4, 5));
+    EXPECT_THAT(present(sample(kLogits, sampled, allowed, {}).token), testing::AnyOf(0, 4, 5));
   }
 }
 
@@ -256,10 +266,9 @@ TEST(Sampler, LogprobsAreThoseOfTheScaledLogits) {
   Sequence sequence = sequence_with({.temperature = 2, .top_k = 2, .seed = 3});
   sequence.request.logprobs = {.output = true, .top = 3, .token_ids = {4}};
   const Sampled sampled = sample(kLogits, sequence, {}, {});
-  ASSERT_TRUE(sampled.logprobs.token.has_value());
   // Filters do not show in logprobs, temperature does.
-  EXPECT_NEAR(static_cast<double>(sampled.logprobs.token->logprob),
-              std::log(softmax(kLogits, *sampled.token, 2)),
+  EXPECT_NEAR(static_cast<double>(present(sampled.logprobs.token).logprob),
+              std::log(softmax(kLogits, present(sampled.token), 2)),
               1e-6);
   ASSERT_EQ(sampled.logprobs.top.size(), 3u);
   EXPECT_EQ(sampled.logprobs.top[0].token, 1);
@@ -275,13 +284,15 @@ TEST(Sampler, GreedyLogprobsAreNotScaled) {
   Sequence sequence = sequence_with({.temperature = 0});
   sequence.request.logprobs.output = true;
   const Sampled sampled = sample(kLogits, sequence, {}, {});
-  EXPECT_NEAR(
-      static_cast<double>(sampled.logprobs.token->logprob), std::log(softmax(kLogits, 1)), 1e-6);
+  EXPECT_NEAR(static_cast<double>(present(sampled.logprobs.token).logprob),
+              std::log(softmax(kLogits, 1)),
+              1e-6);
 }
 
 TEST(Sampler, PromptLogprobsAreThoseOfTheNextToken) {
   const PositionLogprobs found = prompt_logprobs(kLogits, 5, {.top = 1});
-  EXPECT_NEAR(static_cast<double>(found.token->logprob), std::log(softmax(kLogits, 5)), 1e-6);
+  EXPECT_NEAR(
+      static_cast<double>(present(found.token).logprob), std::log(softmax(kLogits, 5)), 1e-6);
   EXPECT_EQ(found.top.size(), 1u);
 }
 
