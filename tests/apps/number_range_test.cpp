@@ -57,6 +57,7 @@ TEST(NumberRange, NoFloatFlagOfAnyCommandTakesNanOrInfinity) {
       app, {"nibble"}, [](const std::vector<std::string>& words, const std::string& flag) {
         for (const char* value : {"nan", "inf", "-inf"}) {
           std::vector<const char*> arguments;
+          arguments.reserve(words.size() + 1);
           for (const std::string& word : words) {
             arguments.push_back(word.c_str());
           }
