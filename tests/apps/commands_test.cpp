@@ -77,8 +77,7 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
 }
 
 TEST(EngineFlags, StoreKeysAndValuesAsTheCheckpointAsks) {
-  const std::string source = test::any_golden_path("llama-nvfp4").value_or("");
-  ASSERT_FALSE(source.empty());
+  const std::string source = test::stored_golden_path("llama-nvfp4");
   checkpoint::CheckpointEditor editor(source);
   boost::json::object& quant = editor.config().at("quantization_config").as_object();
   const auto kv_dtype = [&](const char* asked) {
@@ -117,8 +116,7 @@ TEST(LoadText, SaysWhatIsMissing) {
 
 TEST(Inspect, JudgesTheFilesForTextAsServingDoes) {
   const test::TempDir folder;
-  const std::string source = test::any_golden_path("llama-nvfp4").value_or("");
-  ASSERT_FALSE(source.empty());
+  const std::string source = test::stored_golden_path("llama-nvfp4");
   folder.copy_from(source);
   const auto inspect = [&](std::vector<const char*> flags) {
     flags.insert(flags.begin(), {"inspect", folder.path().c_str()});
@@ -192,8 +190,7 @@ class EvalRun {
 
 TEST(Eval, AModeFileIsTheModelsAndNotTheReferences) {
   const test::TempDir folder;
-  const std::string source = test::any_golden_path("llama-nvfp4").value_or("");
-  ASSERT_FALSE(source.empty());
+  const std::string source = test::stored_golden_path("llama-nvfp4");
   EvalRun eval;
   const auto kl = [&](const char* rules) {
     folder.write("modes.json", rules);
@@ -208,8 +205,7 @@ TEST(Eval, AModeFileIsTheModelsAndNotTheReferences) {
 }
 
 TEST(Eval, EachOfTwoCheckpointsHasTheKvCacheThatItAsksFor) {
-  const std::string source = test::any_golden_path("llama-nvfp4").value_or("");
-  ASSERT_FALSE(source.empty());
+  const std::string source = test::stored_golden_path("llama-nvfp4");
   checkpoint::CheckpointEditor editor(source);
   editor.config().at("quantization_config").as_object()["kv_cache_scheme"] = "FP8";
   editor.write();
@@ -230,8 +226,7 @@ TEST(Eval, EachOfTwoCheckpointsHasTheKvCacheThatItAsksFor) {
 
 TEST(Quantize, LeavesNothingBesideItsDestination) {
   const test::TempDir dir;
-  const std::string source = test::any_golden_path("vendor/llama-base").value_or("");
-  ASSERT_FALSE(source.empty());
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const std::string detour = dir.file("a/e/../f");
   EXPECT_EQ(run({"quantize", source.c_str(), detour.c_str(), "--recipe", "max"}), 0);
   EXPECT_TRUE(std::filesystem::exists(dir.file("a/f/config.json")));

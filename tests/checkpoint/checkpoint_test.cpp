@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 const std::string kDown = "model.layers.1.mlp.down_proj";
 
 CheckpointEditor golden(const std::string& name) {
-  return CheckpointEditor(test::any_golden_path(name).value());
+  return CheckpointEditor(test::stored_golden_path(name));
 }
 
 std::string errors_of(const Checkpoint& checkpoint) {
@@ -31,7 +31,7 @@ std::string warnings_of(const Checkpoint& checkpoint) {
 }
 
 TEST(Checkpoint, ReadsABf16Checkpoint) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("llama"));
+  const auto checkpoint = Checkpoint::open(test::stored_golden_path("llama"));
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().text();
   EXPECT_TRUE(checkpoint->require_servable().has_value());
   EXPECT_EQ(checkpoint->problems().size(), 0u);
@@ -50,7 +50,7 @@ TEST(Checkpoint, ReadsABf16Checkpoint) {
 }
 
 TEST(Checkpoint, ReadsAModelOptCheckpoint) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("llama-nvfp4"));
+  const auto checkpoint = Checkpoint::open(test::stored_golden_path("llama-nvfp4"));
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().text();
   EXPECT_TRUE(checkpoint->require_servable().has_value());
   const auto info = checkpoint->linear(kDown, 128, 256, "hidden_size x intermediate_size");

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 const std::string kDown = "model.layers.1.mlp.down_proj";
 
 CheckpointEditor golden(const std::string& name) {
-  return CheckpointEditor(test::any_golden_path(name).value());
+  return CheckpointEditor(test::stored_golden_path(name));
 }
 
 TEST(LinearData, RefusesNanAndNegativeBlockScalesUnlessTheBlockIsZero) {
@@ -59,7 +59,7 @@ TEST(LinearData, IgnoresAnActivationScaleOfAnFp8WeightThatIsNotOneNumber) {
 
 TEST(LinearData, RepeatsTheScalesOfGroupSize32) {
   const auto checkpoint =
-      Checkpoint::open(*test::any_golden_path("vendor/llama-modelopt-mlp-weight-only"));
+      Checkpoint::open(test::stored_golden_path("vendor/llama-modelopt-mlp-weight-only"));
   ASSERT_TRUE(checkpoint.has_value());
   const auto info = checkpoint->linear(kDown, 128, 256, "x");
   ASSERT_TRUE(info.has_value()) << info.error().text();
@@ -75,7 +75,7 @@ TEST(LinearData, RepeatsTheScalesOfGroupSize32) {
 }
 
 TEST(LinearData, TurnsTheDivisorsOfCompressedTensorsIntoMultipliers) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("vendor/llama-ct-nvfp4"));
+  const auto checkpoint = Checkpoint::open(test::stored_golden_path("vendor/llama-ct-nvfp4"));
   ASSERT_TRUE(checkpoint.has_value());
   const auto info = checkpoint->linear(kDown, 128, 256, "x");
   ASSERT_TRUE(info.has_value()) << info.error().text();

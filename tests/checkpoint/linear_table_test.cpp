@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 const std::string kDown = "model.layers.1.mlp.down_proj";
 
 CheckpointEditor golden(const std::string& name) {
-  return CheckpointEditor(test::any_golden_path(name).value());
+  return CheckpointEditor(test::stored_golden_path(name));
 }
 
 std::string errors_of(const Checkpoint& checkpoint) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 const std::string kLayer = "model.layers.0.";
 
 TEST(Online, ShowsTheLinearsOfTheLayersAsNvfp4AndKeepsTheHead) {
-  const std::string path = *test::any_golden_path("vendor/llama-base");
+  const std::string path = test::stored_golden_path("vendor/llama-base");
   const auto online = Checkpoint::open_online(path);
   ASSERT_TRUE(online.has_value()) << online.error().text();
   const auto up = online->linear(kLayer + "mlp.up_proj", 256, 128, "x");
@@ -35,7 +35,7 @@ TEST(Online, ShowsTheLinearsOfTheLayersAsNvfp4AndKeepsTheHead) {
 }
 
 TEST(Online, MatricesOfAGroupShareTheGlobalScaleOfTheLargest) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   auto& gate = editor.tensor(kLayer + "mlp.gate_proj.weight");
   const uint16_t large = 0x4100;  // 8.0
   std::memcpy(gate.bytes.data(), &large, sizeof large);
@@ -54,10 +54,10 @@ TEST(Online, MatricesOfAGroupShareTheGlobalScaleOfTheLargest) {
 }
 
 TEST(Online, RefusesWhatIsNvfp4AlreadyAndValuesThatAreNotFinite) {
-  const auto done = Checkpoint::open_online(*test::any_golden_path("llama-nvfp4"));
+  const auto done = Checkpoint::open_online(test::stored_golden_path("llama-nvfp4"));
   ASSERT_FALSE(done.has_value());
   EXPECT_THAT(done.error().text(), HasSubstr("is NVFP4 already"));
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   const uint16_t nan = 0x7FC0;
   std::memcpy(editor.tensor(kLayer + "mlp.up_proj.weight").bytes.data(), &nan, sizeof nan);
   editor.write();

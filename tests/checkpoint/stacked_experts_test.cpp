@@ -101,9 +101,7 @@ void stack_layer(CheckpointEditor& editor, int layer, const Layout& layout) {
   }
 }
 
-CheckpointEditor golden() {
-  return CheckpointEditor(test::any_golden_path("qwen3_moe-nvfp4").value());
-}
+CheckpointEditor golden() { return CheckpointEditor(test::stored_golden_path("qwen3_moe-nvfp4")); }
 
 // The linears of the layer's experts in both checkpoints, compared by what the packers get.
 void expect_same_experts(const Checkpoint& apart, const Checkpoint& stacked) {

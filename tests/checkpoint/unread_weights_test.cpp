@@ -17,7 +17,7 @@ TensorNames all_names(const Checkpoint& checkpoint) {
 }
 
 TEST(UnreadWeights, AreNamedWithTheNumberOfOthers) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("qwen3-nvfp4")).value();
+  const auto checkpoint = Checkpoint::open(test::stored_golden_path("qwen3-nvfp4")).value();
   TensorNames read = all_names(checkpoint);
   EXPECT_FALSE(unread_weights(checkpoint, read).has_value());
   read.erase("model.layers.0.self_attn.k_norm.weight");
@@ -30,7 +30,7 @@ TEST(UnreadWeights, AreNamedWithTheNumberOfOthers) {
 }
 
 TEST(UnreadWeights, ScalesAndTensorsOutsideTheLayersAreLeftAlone) {
-  const auto checkpoint = Checkpoint::open(*test::any_golden_path("qwen3-nvfp4")).value();
+  const auto checkpoint = Checkpoint::open(test::stored_golden_path("qwen3-nvfp4")).value();
   TensorNames read = all_names(checkpoint);
   EXPECT_EQ(read.erase("model.layers.0.mlp.up_proj.weight_scale"), 1u);
   EXPECT_EQ(read.erase("model.norm.weight"), 1u);

@@ -61,8 +61,8 @@ TEST(CompressedTensorsDialect, TheDialectIsDecidedLinearByLinear) {
 }
 
 TEST(CompressedTensorsDialect, OneCheckpointInBothVendorsFormsDecodesToTheSameNumbersNearly) {
-  const auto ct = Checkpoint::open(*test::any_golden_path("vendor/llama-ct-nvfp4"));
-  const auto modelopt = Checkpoint::open(*test::any_golden_path("vendor/llama-modelopt-nvfp4"));
+  const auto ct = Checkpoint::open(test::stored_golden_path("vendor/llama-ct-nvfp4"));
+  const auto modelopt = Checkpoint::open(test::stored_golden_path("vendor/llama-modelopt-nvfp4"));
   const auto a = ct->read_weight(*ct->linear(kDown, 128, 256, ""));
   const auto b = modelopt->read_weight(*modelopt->linear(kDown, 128, 256, ""));
   double difference = 0;

@@ -44,7 +44,7 @@ void drop_linear(CheckpointEditor& editor, const std::string& module) {
 }  // namespace
 
 CheckpointEditor golden(const std::string& name) {
-  return CheckpointEditor(test::any_golden_path(name).value());
+  return CheckpointEditor(test::stored_golden_path(name));
 }
 
 json::value json_of(const std::string& text) { return json::parse(text); }

@@ -14,7 +14,9 @@ using ::testing::HasSubstr;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-Weights original() { return weights_of(*Checkpoint::open(*test::any_golden_path("llama-nvfp4"))); }
+Weights original() {
+  return weights_of(*Checkpoint::open(test::stored_golden_path("llama-nvfp4")));
+}
 
 Weights weights_in(const CheckpointEditor& editor) {
   const auto checkpoint = Checkpoint::open(editor.directory().path());

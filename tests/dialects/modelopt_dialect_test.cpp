@@ -24,7 +24,7 @@ const char* const kFlatText =
 
 const Weights& original() {
   static const Weights kWeights =
-      weights_of(*Checkpoint::open(*test::any_golden_path("llama-nvfp4")));
+      weights_of(*Checkpoint::open(test::stored_golden_path("llama-nvfp4")));
   return kWeights;
 }
 

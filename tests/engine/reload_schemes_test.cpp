@@ -174,16 +174,17 @@ TEST(ReloadDialects, ModelOptGoesToCompressedTensorsAndBack) {
 }
 
 TEST(ReloadDialects, WhatCannotBeLoadedIntoWhatRunsIsRefusedByTheFirstDifference) {
-  const std::string nvfp4 = *test::any_golden_path("llama-nvfp4");
+  const std::string nvfp4 = test::stored_golden_path("llama-nvfp4");
   const auto engine = test::start_engine(config_of(nvfp4, Nvfp4Mode::W4A16));
   const Signature before = signature(*engine);
-  EXPECT_THAT(outcome(*engine, *test::any_golden_path("llama")),
+  EXPECT_THAT(outcome(*engine, test::stored_golden_path("llama")),
               testing::AllOf(HasSubstr("model.layers.0"), HasSubstr("expected a linear stored")));
-  EXPECT_THAT(outcome(*engine, *test::any_golden_path("qwen3-nvfp4")), HasSubstr("architectures"));
-  EXPECT_THAT(outcome(*engine, *test::any_golden_path("smollm2")), HasSubstr("hidden_size"));
-  EXPECT_THAT(outcome(*engine, *test::any_golden_path("vendor/llama-modelopt-nvfp4")),
+  EXPECT_THAT(outcome(*engine, test::stored_golden_path("qwen3-nvfp4")),
+              HasSubstr("architectures"));
+  EXPECT_THAT(outcome(*engine, test::stored_golden_path("smollm2")), HasSubstr("hidden_size"));
+  EXPECT_THAT(outcome(*engine, test::stored_golden_path("vendor/llama-modelopt-nvfp4")),
               HasSubstr("rms_norm_eps"));
-  EXPECT_THAT(outcome(*engine, *test::any_golden_path("llama-nvfp4-awq")),
+  EXPECT_THAT(outcome(*engine, test::stored_golden_path("llama-nvfp4-awq")),
               HasSubstr("pre_quant_scale"));
   CheckpointEditor mixed(nvfp4);
   mixed_fp8(mixed);

@@ -40,7 +40,7 @@ TEST(ExpectedTensors, EachMissingTensorIsNamed) {
                            "model.layers.1.self_attn.k_norm.weight",
                            "model.layers.0.post_attention_layernorm.weight",
                            "model.norm.weight"}) {
-    CheckpointEditor editor(*test::any_golden_path("qwen3-nvfp4"));
+    CheckpointEditor editor(test::stored_golden_path("qwen3-nvfp4"));
     editor.remove(name);
     const auto checkpoint = editor.open();
     const auto errors = missing_tensors(*checkpoint);
@@ -50,12 +50,12 @@ TEST(ExpectedTensors, EachMissingTensorIsNamed) {
 }
 
 TEST(ExpectedTensors, AConfigOfAnotherModelIsNoticedByWhatItLeavesUnread) {
-  CheckpointEditor fewer(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor fewer(test::stored_golden_path("llama-nvfp4"));
   fewer.config()["num_hidden_layers"] = 1;
   auto errors = missing_tensors(*fewer.open());
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_THAT(errors[0].text(), HasSubstr("model.layers.1."));
-  CheckpointEditor other(*test::any_golden_path("qwen3-nvfp4"));
+  CheckpointEditor other(test::stored_golden_path("qwen3-nvfp4"));
   other.config()["architectures"] = {"LlamaForCausalLM"};
   other.config()["model_type"] = "llama";
   errors = missing_tensors(*other.open());
@@ -64,7 +64,7 @@ TEST(ExpectedTensors, AConfigOfAnotherModelIsNoticedByWhatItLeavesUnread) {
 }
 
 TEST(ExpectedTensors, ATiedHeadNeedsNoTensorAndAnUntiedOneDoes) {
-  CheckpointEditor editor(*test::any_golden_path("llama"));
+  CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.remove("lm_head.weight");
   const auto untied = editor.open();
   ASSERT_EQ(missing_tensors(*untied).size(), 1u);
@@ -76,7 +76,7 @@ TEST(ExpectedTensors, ATiedHeadNeedsNoTensorAndAnUntiedOneDoes) {
 }
 
 TEST(ExpectedTensors, AWrongSizeNamesTheConfigKeys) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.config()["intermediate_size"] = 512;
   const auto checkpoint = editor.open();
   const auto errors = missing_tensors(*checkpoint);
@@ -85,7 +85,7 @@ TEST(ExpectedTensors, AWrongSizeNamesTheConfigKeys) {
 }
 
 TEST(ExpectedTensors, AConfigWithMillionsOfExpertsDoesNotKeepItBusy) {
-  CheckpointEditor editor(*test::any_golden_path("llama"));
+  CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.config()["architectures"] = boost::json::array{"Qwen3MoeForCausalLM"};
   editor.config()["num_experts"] = 1 << 24;
   editor.config()["num_experts_per_tok"] = 2;
@@ -95,7 +95,7 @@ TEST(ExpectedTensors, AConfigWithMillionsOfExpertsDoesNotKeepItBusy) {
 }
 
 TEST(ExpectedTensors, SaysNothingAboutUnknownArchitectures) {
-  CheckpointEditor editor(*test::any_golden_path("llama"));
+  CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.config()["architectures"] = boost::json::array{"SomethingElse"};
   editor.remove("lm_head.weight");
   EXPECT_TRUE(missing_tensors(*editor.open()).empty());

@@ -28,7 +28,7 @@ std::string errors_of(const Inspection& inspection) {
 }
 
 TEST(Inspect, AddsUpAServableCheckpoint) {
-  const auto result = inspect({.directory = *test::any_golden_path("llama-nvfp4")});
+  const auto result = inspect({.directory = test::stored_golden_path("llama-nvfp4")});
   ASSERT_TRUE(result.has_value()) << result.error().text();
   EXPECT_TRUE(result->servable());
   EXPECT_EQ(result->linears.size(), 15u);
@@ -50,12 +50,12 @@ TEST(Inspect, AddsUpAServableCheckpoint) {
 
 TEST(Inspect, WithoutTheScanNoScaleIsRead) {
   const auto result =
-      inspect({.directory = *test::any_golden_path("llama-nvfp4"), .scan_scales = false});
+      inspect({.directory = test::stored_golden_path("llama-nvfp4"), .scan_scales = false});
   EXPECT_EQ(result->patterns[1].scales.blocks, 0);
 }
 
 TEST(Inspect, FindsProblemsOfHeadersScalesAndMissingTensorsTogether) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.tensor(kDown + ".weight_scale").bytes[5] = std::byte{0x7F};
   editor.remove("model.layers.0.mlp.up_proj.weight_scale_2");
   editor.remove("model.norm.weight");
@@ -73,7 +73,7 @@ TEST(Inspect, FindsProblemsOfHeadersScalesAndMissingTensorsTogether) {
 }
 
 TEST(Inspect, NanScalesOverZeroBlocksAreAWarning) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.tensor(kDown + ".weight_scale").bytes[0] = std::byte{0x7F};
   auto& codes = editor.tensor(kDown + ".weight").bytes;
   std::fill_n(codes.begin(), 8, std::byte{0});
@@ -85,7 +85,7 @@ TEST(Inspect, NanScalesOverZeroBlocksAreAWarning) {
 }
 
 TEST(Inspect, AnArchitectureWithoutAModelIsNotServable) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.config()["architectures"] = boost::json::array{"SomethingElse"};
   editor.write();
   const auto result = inspect({.directory = editor.directory().path()});
@@ -97,7 +97,7 @@ TEST(Inspect, AnArchitectureWithoutAModelIsNotServable) {
 }
 
 TEST(Inspect, AnErrorOfTheConfigDoesNotHideThoseOfTensors) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.config()["rope_scaling"] = boost::json::object{{"rope_type", "longrope"}, {"factor", 2}};
   editor.remove("model.norm.weight");
   editor.tensor("model.layers.0.input_layernorm.weight").shape = {64, 2};
@@ -113,7 +113,7 @@ TEST(Inspect, AnErrorOfTheConfigDoesNotHideThoseOfTensors) {
 }
 
 TEST(Inspect, WithoutSizesNoTensorIsJudged) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.config().erase("hidden_size");
   editor.remove("model.norm.weight");
   editor.write();
@@ -123,7 +123,7 @@ TEST(Inspect, WithoutSizesNoTensorIsJudged) {
 }
 
 TEST(Inspect, WhatTheLoaderRefusesByTheConfigIsNotServable) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.config()["hidden_act"] = "gelu";
   editor.write();
   const auto result = inspect({.directory = editor.directory().path()});
@@ -133,7 +133,7 @@ TEST(Inspect, WhatTheLoaderRefusesByTheConfigIsNotServable) {
 }
 
 TEST(Inspect, NotANumberInANormIsFoundByTheScanOnly) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   auto& norm = editor.tensor("model.layers.1.input_layernorm.weight");
   norm.bytes[6] = std::byte{0xC0};  // element 3 becomes a bf16 NaN
   norm.bytes[7] = std::byte{0x7F};
@@ -150,7 +150,7 @@ TEST(Inspect, NotANumberInANormIsFoundByTheScanOnly) {
 }
 
 TEST(Inspect, AManifestThatTheFilesDoNotMatchIsNotServable) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.write();
   editor.directory().write("weights_manifest.json",
                            R"({"format":1,"files":{"model.safetensors":{"size":5}}})");
@@ -166,7 +166,7 @@ TEST(Inspect, AManifestThatTheFilesDoNotMatchIsNotServable) {
 }
 
 TEST(Inspect, NotANumberInAHalfPrecisionTensorIsFoundAfterRounding) {
-  CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   auto& norm = editor.tensor("model.norm.weight");
   norm.dtype = DType::F16;
   std::fill(norm.bytes.begin(), norm.bytes.end(), std::byte{0x3C});

@@ -171,7 +171,7 @@ int64_t count_format(const Checkpoint& checkpoint, LinearInfo::Format format) {
 }
 
 TEST(MixedGolden, PatternsAndBudgetsGiveEightBitsToSomeAndLoad) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const std::vector<float> source_logits = logits_of(source);
   for (const Layout layout : {Layout::ModelOpt, Layout::CompressedTensors}) {
     for (const bool budget : {false, true}) {
@@ -226,7 +226,7 @@ TEST(MixedGolden, PatternsAndBudgetsGiveEightBitsToSomeAndLoad) {
 }
 
 TEST(MixedGolden, TheBudgetPicksTheSameMatricesAfterAResume) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const test::TempDir dir;
   quantize::QuantizeOptions options = options_for(source, Method::Sweep);
   options.bits = 5.5;
@@ -279,7 +279,7 @@ TEST(MixedGolden, AHeadIsQuantizedOnRequestAndUntied) {
 TEST(MixedGolden, PatternsAndBudgetsThatFitNothingAreRefused) {
   const test::TempDir dir;
   quantize::QuantizeOptions options =
-      options_for(*test::any_golden_path("vendor/llama-base"), Method::Max);
+      options_for(test::stored_golden_path("vendor/llama-base"), Method::Max);
   options.destination = dir.file("out");
   options.fp8 = {"*.no_such_proj"};
   EXPECT_EQ(quantize::quantize(options).error().where, "fp8 *.no_such_proj");

@@ -31,7 +31,7 @@ struct Served {
 
 Served serve(const std::string& model, const std::string& fp4_gemm, const std::string& moe) {
   EngineFlags flags;
-  flags.model_path = test::any_golden_path(model).value();
+  flags.model_path = test::stored_golden_path(model);
   flags.fp4_gemm_backend = fp4_gemm;
   flags.moe_runner_backend = moe;
   flags.max_total_tokens = 256;

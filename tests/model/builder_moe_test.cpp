@@ -20,7 +20,7 @@ using checkpoint::CheckpointEditor;
 using testing::HasSubstr;
 
 CheckpointEditor golden(const char* name = "qwen3_moe-nvfp4") {
-  return CheckpointEditor(test::any_golden_path(name).value());
+  return CheckpointEditor(test::stored_golden_path(name));
 }
 
 std::string outcome(const std::function<void(CheckpointEditor&)>& edit,

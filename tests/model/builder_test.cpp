@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 checkpoint::CheckpointEditor golden(const std::string& name) {
-  return checkpoint::CheckpointEditor(test::any_golden_path(name).value());
+  return checkpoint::CheckpointEditor(test::stored_golden_path(name));
 }
 
 // "loaded", or what load_model() says about the edited checkpoint.

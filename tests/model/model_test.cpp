@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Model, StagesOnlyWhatComputesTheSameFunction) {
-  checkpoint::CheckpointEditor editor(test::any_golden_path("llama").value());
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.config()["rope_scaling"] = boost::json::parse(
       R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
           "original_max_position_embeddings":64})");
@@ -36,7 +36,7 @@ TEST(Model, StagesOnlyWhatComputesTheSameFunction) {
 }
 
 TEST(Model, AStoredHeadIsUsedWhateverTheConfigSaysOfTying) {
-  checkpoint::CheckpointEditor editor(test::any_golden_path("llama").value());
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.write();
   const std::vector<int32_t> ids = {1, 9, 30, 77};
   const auto logits = [&] {
@@ -59,7 +59,7 @@ TEST(Model, AStoredHeadIsUsedWhateverTheConfigSaysOfTying) {
 }
 
 TEST(Model, AReloadNamesTheKeyThatChangedInItsOwnWords) {
-  checkpoint::CheckpointEditor editor(test::any_golden_path("llama").value());
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama"));
   editor.config().erase("rope_scaling");
   editor.write();
   const auto harness = test::ForwardHarness::load(editor.directory().path()).value();
@@ -77,7 +77,7 @@ TEST(Model, AReloadNamesTheKeyThatChangedInItsOwnWords) {
 }
 
 TEST(Model, InPlaceNothingIsOverwrittenBeforeEveryHeaderFits) {
-  checkpoint::CheckpointEditor editor(test::any_golden_path("llama-nvfp4").value());
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   editor.write();
   const auto harness = test::ForwardHarness::load(editor.directory().path()).value();
   const auto before = harness->model().parameters().checksums(harness->stream());
@@ -143,7 +143,7 @@ class CountingObserver final : public Observer {
 };
 
 TEST(Model, SlicesOneAfterAnotherGiveTheBitsOfTheWhole) {
-  const std::string directory = *test::any_golden_path("vendor/llama-base");
+  const std::string directory = test::stored_golden_path("vendor/llama-base");
   const auto harness = test::ForwardHarness::load(directory).value();
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 48; ++i) {
@@ -222,7 +222,7 @@ TEST(Model, SlicesOneAfterAnotherGiveTheBitsOfTheWhole) {
 }
 
 TEST(Model, RulesGiveSingleLinearsTheirMode) {
-  const std::string directory = *test::any_golden_path("llama-nvfp4");
+  const std::string directory = test::stored_golden_path("llama-nvfp4");
   StreamOwner own(Device{}, 1);
   ModelOptions options;
   options.isa = test::best_isa();
@@ -245,7 +245,7 @@ TEST(Model, RulesGiveSingleLinearsTheirMode) {
 }
 
 TEST(Model, QuantizesWhileLoadingAndWhileReloading) {
-  const std::string directory = *test::any_golden_path("vendor/llama-base");
+  const std::string directory = test::stored_golden_path("vendor/llama-base");
   StreamOwner own(Device{}, 2);
   ModelOptions options;
   options.isa = test::best_isa();
@@ -273,7 +273,7 @@ TEST(Model, QuantizesWhileLoadingAndWhileReloading) {
 }
 
 TEST(Model, TakesTheScalesOfAnE4m3CacheWhereTheCheckpointHasThem) {
-  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   const std::vector<int32_t> ids{3, 40, 41, 5, 9, 77, 12, 300, 4, 6};
   const auto logits = [&]() {
     editor.write();

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Golden,
                                          "vendor/llama-modelopt-mlp-weight-only"));
 
 TEST_F(ParameterLoad, DamageIsNamedAsWithoutStreaming) {
-  const std::string directory = *test::any_golden_path("llama-nvfp4");
+  const std::string directory = test::stored_golden_path("llama-nvfp4");
   const std::string scale = "model.layers.1.mlp.down_proj.weight_scale";
   {
     checkpoint::CheckpointEditor editor(directory);
@@ -108,7 +108,7 @@ TEST_F(ParameterLoad, DamageIsNamedAsWithoutStreaming) {
 }
 
 TEST_F(ParameterLoad, AScaleThatOnlyLooksBadIsReadInFull) {
-  checkpoint::CheckpointEditor editor(*test::any_golden_path("llama-nvfp4"));
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("llama-nvfp4"));
   // A NaN over a block of zeros is what old exporters wrote; it counts as zero.
   editor.tensor("model.layers.0.mlp.gate_proj.weight_scale").bytes[0] = std::byte{0x7F};
   auto& codes = editor.tensor("model.layers.0.mlp.gate_proj.weight").bytes;

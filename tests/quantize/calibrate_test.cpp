@@ -28,7 +28,7 @@ const std::set<std::string, std::less<>> kWanted = {"model.layers.0.self_attn.<q
                                                     "model.layers.0.mlp.down_proj"};
 
 TEST(Calibrate, GivesStatisticsOfWhatIsWantedAndNothingElse) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const auto calibrator = Calibrator::create(*source, some_tokens(101), Method::Full, 2);
   ASSERT_TRUE(calibrator.has_value()) << calibrator.error().text();
   EXPECT_EQ((*calibrator)->num_tokens(), 96);
@@ -54,7 +54,7 @@ TEST(Calibrate, GivesStatisticsOfWhatIsWantedAndNothingElse) {
 }
 
 TEST(Calibrate, ThreadsChangeNoBit) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   std::vector<LayerStatistics> found;
   std::vector<std::vector<uint16_t>> hidden;
   for (const int threads : {1, 3}) {
@@ -76,7 +76,7 @@ TEST(Calibrate, ThreadsChangeNoBit) {
 }
 
 TEST(Calibrate, ARestoredStateGoesOnTheSameWay) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const auto whole = Calibrator::create(*source, some_tokens(64), Method::Sweep, 1);
   ASSERT_TRUE((*whole)->run_layer(0, {}, {}).has_value());
   std::vector<uint16_t> middle((*whole)->hidden().begin(), (*whole)->hidden().end());
@@ -94,7 +94,7 @@ TEST(Calibrate, ARestoredStateGoesOnTheSameWay) {
 }
 
 TEST(Calibrate, TheHeadReadsTheStatesAfterTheLastNorm) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const auto calibrator = Calibrator::create(*source, some_tokens(64), Method::Sweep, 2);
   ASSERT_TRUE((*calibrator)->run_layer(0, {}, {}).has_value());
   const auto before = (*calibrator)->head_input_amax();
@@ -125,7 +125,7 @@ TEST(Calibrate, TheHeadReadsTheStatesAfterTheLastNorm) {
 }
 
 TEST(Calibrate, RefusesTooLittleTextAndForeignTokens) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   EXPECT_THAT(Calibrator::create(*source, some_tokens(31), Method::Sweep, 1).error().text(),
               HasSubstr("expected at least 32 tokens, found 31"));
   auto tokens = some_tokens(32);
@@ -135,7 +135,7 @@ TEST(Calibrate, RefusesTooLittleTextAndForeignTokens) {
 }
 
 TEST(Calibrate, RefusesActivationsWhoseSquaresOverflow) {
-  checkpoint::CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   auto& norm = editor.tensor("model.layers.0.input_layernorm.weight");
   const auto fill = [&](float value) {
     const uint16_t word = float_to_bf16(value);

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
 
 Plan plan_with(const PlanOptions& options) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   auto plan = make_plan(*source, *Recipe::make({}), options);
   EXPECT_TRUE(plan.has_value());
   return *std::move(plan);

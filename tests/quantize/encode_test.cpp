@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 const std::string kUp = "model.layers.0.mlp.up_proj";
 
-CheckpointEditor base() { return CheckpointEditor(*test::any_golden_path("vendor/llama-base")); }
+CheckpointEditor base() { return CheckpointEditor(test::stored_golden_path("vendor/llama-base")); }
 
 TEST(Encode, MeasuresTheErrorOfWhatItWrites) {
   auto editor = base();

@@ -89,7 +89,7 @@ InputStatistics far_apart(int64_t width, float square) {
 }
 
 TEST(Folds, ExponentsThatTakeTheHessianOutOfFp32AreNotTaken) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const std::string attention = "model.layers.0.self_attn.";
   Unit unit;
   for (const auto& [part, n] : {std::pair{"q_proj", 128}, {"k_proj", 64}, {"v_proj", 64}}) {

@@ -13,7 +13,7 @@ namespace nibble::quantize {
 namespace {
 
 TEST(Fp8Weights, RoundToTheNearestLevelOfTheScale) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   ASSERT_TRUE(source.has_value());
   const checkpoint::LinearInfo& info = source->linears().front();
   auto weight = SourceWeight::read(*source, info);

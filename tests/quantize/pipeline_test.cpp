@@ -86,7 +86,7 @@ TEST(Quantize, WritesTheBitsThatTheVendorsExporterWrites) {
 TEST(Quantize, FourOverSixIsTheDefaultAndCloserToTheSource) {
   const test::TempDir max;
   const test::TempDir dir;
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const auto a = run(source, max.path());
   QuantizeOptions options;
   options.source = source;
@@ -101,7 +101,7 @@ TEST(Quantize, FourOverSixIsTheDefaultAndCloserToTheSource) {
 TEST(Quantize, ShardsOfTheOutputHoldTheSameTensors) {
   const test::TempDir whole;
   const test::TempDir sharded;
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   ASSERT_TRUE(run(source, whole.path()).has_value());
   const auto report = run(source, sharded.path(), Method::Max, 100'000);
   ASSERT_TRUE(report.has_value()) << report.error().text();
@@ -173,7 +173,7 @@ TEST(Quantize, CalibratedRecipesLoadAndStoreInputScales) {
   for (const Method method : {Method::Sweep, Method::Gptq, Method::Full}) {
     const test::TempDir dir;
     const auto report =
-        run_calibrated(method, *test::any_golden_path("vendor/llama-base"), dir.file("out"));
+        run_calibrated(method, test::stored_golden_path("vendor/llama-base"), dir.file("out"));
     ASSERT_TRUE(report.has_value()) << report.error().text();
     const auto result = Checkpoint::open(dir.file("out"));
     ASSERT_TRUE(result->require_servable().has_value());
@@ -203,7 +203,7 @@ TEST(Quantize, CalibratedRecipesLoadAndStoreInputScales) {
 }
 
 TEST(Quantize, StoppedAndResumedRunsGiveTheSameBitsWithAnyThreads) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const test::TempDir dir;
   ASSERT_TRUE(run_calibrated(Method::Full, source, dir.file("whole"), 3).has_value());
   std::stop_source stop;
@@ -220,7 +220,7 @@ TEST(Quantize, StoppedAndResumedRunsGiveTheSameBitsWithAnyThreads) {
 }
 
 TEST(Quantize, CompressedTensorsLayoutHoldsTheSameNumbers) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const test::TempDir dir;
   QuantizeOptions options;
   options.source = source;
@@ -250,25 +250,25 @@ TEST(Quantize, CompressedTensorsLayoutHoldsTheSameNumbers) {
 TEST(Quantize, CalibratedRecipesAskForText) {
   const test::TempDir dir;
   const auto report =
-      run(*test::any_golden_path("vendor/llama-base"), dir.file("out"), Method::Gptq);
+      run(test::stored_golden_path("vendor/llama-base"), dir.file("out"), Method::Gptq);
   ASSERT_FALSE(report.has_value());
   EXPECT_THAT(report.error().text(), HasSubstr("recipe gptq: needs calibration text"));
   EXPECT_FALSE(std::filesystem::exists(dir.file("out.partial")));
 }
 
 TEST(Quantize, AShardedSourceGivesTheSameBits) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   editor.write_shards(3);
   const test::TempDir from_shards;
   const test::TempDir from_file;
   const auto report = run(editor.directory().path(), from_shards.path());
   ASSERT_TRUE(report.has_value()) << report.error().text();
-  ASSERT_TRUE(run(*test::any_golden_path("vendor/llama-base"), from_file.path()).has_value());
+  ASSERT_TRUE(run(test::stored_golden_path("vendor/llama-base"), from_file.path()).has_value());
   EXPECT_TRUE(from_shards.read("model.safetensors") == from_file.read("model.safetensors"));
 }
 
 TEST(Quantize, AnAllZeroTensorStaysFinite) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   auto& weight = editor.tensor("model.layers.0.mlp.down_proj.weight");
   std::fill(weight.bytes.begin(), weight.bytes.end(), std::byte{0});
   editor.write();
@@ -286,7 +286,7 @@ TEST(Quantize, AnAllZeroTensorStaysFinite) {
 }
 
 TEST(Quantize, LeavesNothingThatLooksLikeACheckpointWhenItFails) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   const uint16_t nan = 0x7FC0;
   std::memcpy(editor.tensor("model.layers.1.mlp.up_proj.weight").bytes.data(), &nan, sizeof nan);
   editor.write();
@@ -299,7 +299,7 @@ TEST(Quantize, LeavesNothingThatLooksLikeACheckpointWhenItFails) {
 }
 
 TEST(Quantize, ACalibratedHeadHasAnInputScaleAsTheOthersHave) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   for (const Precision head : {Precision::Nvfp4, Precision::Fp8}) {
     for (const bool calibrated : {false, true}) {
       const test::TempDir dir;
@@ -323,7 +323,7 @@ TEST(Quantize, ACalibratedHeadHasAnInputScaleAsTheOthersHave) {
 }
 
 TEST(Quantize, ANormThatIsNotFiniteIsRefusedBeforeAnythingIsDone) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   const uint16_t nan = 0x7FC0;
   std::memcpy(editor.tensor("model.norm.weight").bytes.data(), &nan, sizeof nan);
   editor.write();
@@ -335,7 +335,7 @@ TEST(Quantize, ANormThatIsNotFiniteIsRefusedBeforeAnythingIsDone) {
 }
 
 TEST(Quantize, ADamagedUnfinishedRunSaysWhatToRemove) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const test::TempDir dir;
   std::stop_source stop;
   stop.request_stop();
@@ -352,9 +352,9 @@ TEST(Quantize, ADamagedUnfinishedRunSaysWhatToRemove) {
 TEST(Quantize, RefusesToOverwriteACheckpointAndToReadABrokenOne) {
   const test::TempDir dir;
   dir.write("config.json", "{}");
-  EXPECT_THAT(run(*test::any_golden_path("vendor/llama-base"), dir.path()).error().text(),
+  EXPECT_THAT(run(test::stored_golden_path("vendor/llama-base"), dir.path()).error().text(),
               HasSubstr("there is a config.json already"));
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   editor.config()["hidden_size"] = 0;
   editor.write();
   const test::TempDir other;
@@ -363,7 +363,7 @@ TEST(Quantize, RefusesToOverwriteACheckpointAndToReadABrokenOne) {
 }
 
 TEST(Quantize, RefusesAFileInTheWayAndABudgetThatIsSpentAlready) {
-  const std::string source = *test::any_golden_path("vendor/llama-base");
+  const std::string source = test::stored_golden_path("vendor/llama-base");
   const test::TempDir dir;
   dir.write("result", "");
   EXPECT_THAT(run(source, dir.file("result")).error().text(),
@@ -434,7 +434,7 @@ TEST(Quantize, WritesToAFolderOnAnotherDisk) {
   std::filesystem::create_directory(target);
   const std::string link = dir.file("result");  // beside it the unfinished result is written
   std::filesystem::create_directory_symlink(target, link);
-  const auto report = run(*test::any_golden_path("vendor/llama-base"), link);
+  const auto report = run(test::stored_golden_path("vendor/llama-base"), link);
   const auto result = Checkpoint::open(link);
   std::filesystem::remove_all(target);
   ASSERT_TRUE(report.has_value()) << report.error().text();
@@ -443,7 +443,7 @@ TEST(Quantize, WritesToAFolderOnAnotherDisk) {
 }
 
 TEST(Quantize, TakesFp8Sources) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   auto& weight = editor.tensor("model.layers.0.mlp.up_proj.weight");
   weight.dtype = DType::E4M3;
   weight.bytes.assign(256 * 128, std::byte{0x38});  // 1.0
@@ -486,7 +486,7 @@ void expect_ones_but_last(CheckpointEditor& editor, Method method, float one, fl
 
 TEST(Quantize, TakesFp32SourcesWithoutRoundingThemFirst) {
   for (const Method method : {Method::FourOverSix, Method::Max}) {
-    CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+    CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
     auto& weight = editor.tensor("model.layers.1.mlp.up_proj.weight");
     std::vector<float> values(256 * 128, 1.0f);
     values.back() = 3.0f;
@@ -511,7 +511,7 @@ TEST(Quantize, TakesFp32SourcesWithoutRoundingThemFirst) {
 
 TEST(Quantize, TakesFp8SourcesWithAScaleForEachBlock) {
   for (const Method method : {Method::FourOverSix, Method::Sweep}) {
-    CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+    CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
     auto& weight = editor.tensor("model.layers.1.mlp.up_proj.weight");
     weight.dtype = DType::E4M3;
     weight.bytes.assign(256 * 128, std::byte{0x38});  // 1.0

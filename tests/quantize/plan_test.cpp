@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
 
 TEST(Plan, EveryTensorIsWrittenExactlyOnce) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const auto plan = make_plan(*source, *Recipe::make({}), {kNoLimit});
   ASSERT_TRUE(plan.has_value()) << plan.error().text();
   ASSERT_EQ(plan->shards.size(), 1u);
@@ -37,7 +37,7 @@ TEST(Plan, EveryTensorIsWrittenExactlyOnce) {
 }
 
 TEST(Plan, GroupsShareAUnitAndShardsStayBelowTheLimit) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   const uint64_t limit = 150'000;
   const auto plan = make_plan(*source, *Recipe::make({}), {limit});
   ASSERT_GT(plan->shards.size(), 2u);
@@ -54,10 +54,10 @@ TEST(Plan, GroupsShareAUnitAndShardsStayBelowTheLimit) {
 }
 
 TEST(Plan, RefusesWhatIsNvfp4AlreadyAndWhatLeavesNothingToDo) {
-  const auto done = checkpoint::Checkpoint::open(*test::any_golden_path("llama-nvfp4"));
+  const auto done = checkpoint::Checkpoint::open(test::stored_golden_path("llama-nvfp4"));
   EXPECT_THAT(make_plan(*done, *Recipe::make({}), {kNoLimit}).error().text(),
               HasSubstr("the source is NVFP4 already"));
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   EXPECT_THAT(make_plan(*source, *Recipe::make({"*"}), {kNoLimit}).error().text(),
               HasSubstr("no linear to quantize"));
   EXPECT_THAT(make_plan(*source, *Recipe::make({"*.down_prj"}), {kNoLimit}).error().text(),
@@ -76,7 +76,7 @@ const Unit* find_head(const Plan& plan) {
 }
 
 TEST(Plan, TheHeadHasTheFormItIsAskedForWhateverPatternsMatch) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   for (const Precision precision : {Precision::Nvfp4, Precision::Fp8}) {
     for (const bool candidates : {false, true}) {
       const auto plan = make_plan(*source,
@@ -93,14 +93,14 @@ TEST(Plan, TheHeadHasTheFormItIsAskedForWhateverPatternsMatch) {
 }
 
 TEST(Plan, SaysWhyAHeadCannotBeQuantized) {
-  const auto source = checkpoint::Checkpoint::open(*test::any_golden_path("vendor/llama-base"));
+  const auto source = checkpoint::Checkpoint::open(test::stored_golden_path("vendor/llama-base"));
   EXPECT_THAT(
       make_plan(*source, *Recipe::make({"lm_head"}, true), {kNoLimit, {}, false, Precision::Fp8})
           .error()
           .text(),
       HasSubstr("cannot quantize lm_head, it is kept: asked for"));
   // A tied head takes its columns from the embedding.
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   editor.config()["tie_word_embeddings"] = true;
   editor.remove("lm_head.weight");
   auto& table = editor.tensor("model.embed_tokens.weight");

@@ -29,7 +29,7 @@ TEST(Unit, InputsThatSawTooFewTokensFallBackToSimplerRecipes) {
 
 // One weight of up_proj has this magnitude, all others of gate and up are zeros.
 Result<UnitResult> with_magnitude(float magnitude, Method method, bool fp8) {
-  CheckpointEditor editor(*test::any_golden_path("vendor/llama-base"));
+  CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
   const std::string mlp = "model.layers.0.mlp.";
   for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
     auto& bytes = editor.tensor(mlp + part).bytes;

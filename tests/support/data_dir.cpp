@@ -1,6 +1,8 @@
 #include "support/data_dir.h"
 
 #include <filesystem>
+#include <stdexcept>
+#include <utility>
 
 namespace nibble::test {
 
@@ -39,6 +41,14 @@ std::optional<std::string> any_golden_path(const std::string& name) {
     return path;
   }
   return std::nullopt;
+}
+
+std::string stored_golden_path(const std::string& name) {
+  std::optional<std::string> path = any_golden_path(name);
+  if (!path) {
+    throw std::runtime_error("no golden set in tests/data/golden: " + name);
+  }
+  return *std::move(path);
 }
 
 }  // namespace nibble::test

@@ -15,4 +15,7 @@ std::optional<std::string> golden_path(const std::string& name);
 // The golden folder <name>: the full set where it exists, else its copy in tests/data/golden.
 std::optional<std::string> any_golden_path(const std::string& name);
 
+// The same of a set that the repository has a copy of; throws when there is none.
+std::string stored_golden_path(const std::string& name);
+
 }  // namespace nibble::test
