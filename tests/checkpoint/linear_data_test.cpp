@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
+#include "support/present.h"
 
 namespace nibble::checkpoint {
 namespace {
@@ -88,7 +89,7 @@ TEST(LinearData, TurnsTheDivisorsOfCompressedTensorsIntoMultipliers) {
   EXPECT_GT(divisor, 100.0f);
   const auto data = checkpoint->read_linear(*info);
   EXPECT_EQ(data->weight_scale_2, 1.0f / divisor);
-  EXPECT_LT(*data->input_scale, 1.0f);
+  EXPECT_LT(test::present(data->input_scale), 1.0f);
 }
 
 }  // namespace

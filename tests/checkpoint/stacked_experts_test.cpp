@@ -42,7 +42,7 @@ CheckpointEditor::Stored take_stack(CheckpointEditor& editor,
       slice.insert(slice.end(), stored.bytes.begin(), stored.bytes.end());
       editor.remove(name);
     }
-    const auto size = static_cast<int64_t>(size_of(stack.dtype));
+    const int64_t size = size_of(stack.dtype);
     if (transposed) {
       const std::vector<std::byte> straight = slice;
       for (int64_t r = 0; r < rows; ++r) {

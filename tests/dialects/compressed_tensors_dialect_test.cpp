@@ -8,6 +8,7 @@
 
 #include "dialects/dialect_harness.h"
 #include "support/data_dir.h"
+#include "support/present.h"
 
 namespace nibble::checkpoint {
 namespace {
@@ -46,8 +47,8 @@ TEST(CompressedTensorsDialect, MeansTheSameAsModelOptWithInverseScales) {
   EXPECT_TRUE(expect_servable(editor) == expected);
   const auto a = Checkpoint::open(modelopt.directory().path());
   const auto b = Checkpoint::open(editor.directory().path());
-  EXPECT_EQ(*a->read_linear(*a->linear(kDown, 128, 256, ""))->input_scale,
-            *b->read_linear(*b->linear(kDown, 128, 256, ""))->input_scale);
+  EXPECT_EQ(test::present(a->read_linear(*a->linear(kDown, 128, 256, ""))->input_scale),
+            test::present(b->read_linear(*b->linear(kDown, 128, 256, ""))->input_scale));
 }
 
 TEST(CompressedTensorsDialect, TheDialectIsDecidedLinearByLinear) {

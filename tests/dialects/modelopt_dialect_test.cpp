@@ -80,13 +80,13 @@ TEST(ModelOptDialect, WeightOnlyNeedsNoActivationScales) {
 }
 
 TEST(ModelOptDialect, ScalesOfExpertsThatWereNeverRoutedMayBeMissing) {
-  const auto path = test::any_golden_path("vendor/qwen3_moe-modelopt-nvfp4");
-  CheckpointEditor editor(*path);
+  const std::string path = test::stored_golden_path("vendor/qwen3_moe-modelopt-nvfp4");
+  CheckpointEditor editor(path);
   const std::string expert = "model.layers.0.mlp.experts.5.";
   for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
     editor.tensors().erase(expert + part + ".input_scale");
   }
-  EXPECT_TRUE(expect_servable(editor) == weights_of(*Checkpoint::open(*path)));
+  EXPECT_TRUE(expect_servable(editor) == weights_of(*Checkpoint::open(path)));
 }
 
 TEST(ModelOptDialect, EachLayerOfAMixedCheckpointGetsItsOwnScheme) {
@@ -170,8 +170,8 @@ TEST(ModelOptDialect, PlainWeightsOutsideTheListAreErrorsAndRoutersAreNot) {
                 ".weight: stored in full precision, but config.json.quantization_config says "
                 "NVFP4; if that is meant, add the module to its list of excluded modules\n");
 
-  const auto moe = test::any_golden_path("vendor/qwen3_moe-modelopt-nvfp4");
-  CheckpointEditor routers(*moe);
+  const std::string moe = test::stored_golden_path("vendor/qwen3_moe-modelopt-nvfp4");
+  CheckpointEditor routers(moe);
   set_quantization(routers, R"({"quant_method":"modelopt","quant_algo":"NVFP4","ignore":[]})", "");
   EXPECT_EQ(errors_of(routers), "");
 }

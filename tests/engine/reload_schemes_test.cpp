@@ -32,6 +32,7 @@ Signature signature(Engine& engine) {
   Signature out;
   for (int32_t length : {1, 17, 40}) {
     std::vector<int32_t> prompt;
+    prompt.reserve(static_cast<size_t>(length));
     for (int32_t i = 0; i < length; ++i) {
       prompt.push_back((i * 37 + 11) % 500);
     }
@@ -165,11 +166,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ReloadDialects, ModelOptGoesToCompressedTensorsAndBack) {
-  const auto modelopt = test::any_golden_path("vendor/llama-modelopt-nvfp4");
-  const auto compressed = test::any_golden_path("vendor/llama-ct-nvfp4");
-  ASSERT_TRUE(modelopt && compressed);
+  const std::string modelopt = test::stored_golden_path("vendor/llama-modelopt-nvfp4");
+  const std::string compressed = test::stored_golden_path("vendor/llama-ct-nvfp4");
   for (const Nvfp4Mode mode : {Nvfp4Mode::W4A16, Nvfp4Mode::W4A4}) {
-    expect_round_trip(*modelopt, *compressed, mode);
+    expect_round_trip(modelopt, compressed, mode);
   }
 }
 

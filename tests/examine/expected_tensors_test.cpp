@@ -56,7 +56,7 @@ TEST(ExpectedTensors, AConfigOfAnotherModelIsNoticedByWhatItLeavesUnread) {
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_THAT(errors[0].text(), HasSubstr("model.layers.1."));
   CheckpointEditor other(test::stored_golden_path("qwen3-nvfp4"));
-  other.config()["architectures"] = {"LlamaForCausalLM"};
+  other.config()["architectures"] = boost::json::array{"LlamaForCausalLM"};
   other.config()["model_type"] = "llama";
   errors = missing_tensors(*other.open());
   ASSERT_EQ(errors.size(), 1u);

@@ -146,6 +146,7 @@ TEST(Model, SlicesOneAfterAnotherGiveTheBitsOfTheWhole) {
   const std::string directory = test::stored_golden_path("vendor/llama-base");
   const auto harness = test::ForwardHarness::load(directory).value();
   std::vector<int32_t> ids;
+  ids.reserve(48);
   for (int32_t i = 0; i < 48; ++i) {
     ids.push_back(i * 5 % 90 + 1);
   }
