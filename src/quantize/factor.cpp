@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -287,7 +288,9 @@ Result<Factored> factorize(const ScaledHessian& input, const Compute& compute) {
   }
   Factored result;
   result.order = processing_order(input);
-  result.damping = kDamping * (mean > 0.0f ? mean : 1.0f);
+  // At least a normal number: what has become 0 does not grow.
+  result.damping =
+      std::max(kDamping * (mean > 0.0f ? mean : 1.0f), std::numeric_limits<float>::min());
   for (; std::isfinite(result.damping); result.damping *= kMoreDamping) {
     result.hessian = permuted(input, result.order, compute);
     for (int64_t i = 0; i < n; ++i) {

@@ -23,6 +23,9 @@ constexpr std::array<float, 5> kAlphas = {0.0f, 0.1f, 0.2f, 0.3f, 0.45f};
 // The search weighs errors by their effect on q, k, v, but attention's own response is not in it:
 // larger exponents win there and lose in the model.
 constexpr float kMaxAttentionAlpha = 0.3f;
+// Of a channel scale, both ways. Means would have to span 1e13 to get there, and then the fold
+// would push weights out of what NVFP4 can be read in.
+constexpr float kMaxScale = 1024.0f;
 constexpr int64_t kSearchPanels = 8;  // at most so many of a matrix are looked at
 
 Result<std::vector<SourceWeight>> read_weights(const Checkpoint& source,
@@ -90,8 +93,8 @@ Rows sampled(const SourceWeight& weight, const std::vector<float>& scale, const 
 }
 
 // The loss of rounding the scaled matrices, by a weighted sweep or by GPTQ. blocks: memory to work
-// in, kept from call to call. Infinite where the scale takes the Hessian out of FP32: activations
-// span too much for it.
+// in, kept from call to call. Infinite where the scale takes the Hessian out of FP32 or the weights
+// out of what NVFP4 can be read in: activations span too much for it.
 double loss_of(const std::vector<SourceWeight>& weights,
                const std::vector<float>& scale,
                const SquareMatrix& hessian,
@@ -100,6 +103,9 @@ double loss_of(const std::vector<SourceWeight>& weights,
                BlockMatrix& blocks) {
   const ScaledHessian scaled{hessian, &scale};
   const float global = quant::global_scale_from_amax(amax_of(weights, scale, compute.pool));
+  if (global > checkpoint::kMaxGlobalScale) {
+    return std::numeric_limits<double>::infinity();
+  }
   Factored factored;
   std::vector<float> energy;  // of the columns
   if (with_gptq) {
@@ -262,7 +268,8 @@ std::vector<float> channel_scale(const std::vector<float>& mean_magnitude, float
   }
   const float middle = std::sqrt(smallest * largest);
   for (float& value : scale) {
-    value = value > 0.0f && std::isfinite(value / middle) ? value / middle : 1.0f;
+    value =
+        value > 0.0f && middle > 0.0f ? std::clamp(value / middle, 1 / kMaxScale, kMaxScale) : 1.0f;
   }
   return scale;
 }

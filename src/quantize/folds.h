@@ -28,7 +28,8 @@ struct LayerFolds {
   void apply(const checkpoint::LinearInfo& info, std::span<float> values, ThreadPool& pool) const;
 };
 
-// mean|x|^alpha over the square root of its extremes' product; a channel that is always 0 gets 1.
+// mean|x|^alpha over the square root of its extremes' product, at most 1024 either way; a channel
+// that is always 0 gets 1.
 std::vector<float> channel_scale(const std::vector<float>& mean_magnitude, float alpha);
 
 // n' = bf16(n / s), and s = n / n' so that the fold is exact; scales that bf16 cannot divide by

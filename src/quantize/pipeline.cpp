@@ -41,7 +41,7 @@ using checkpoint::LinearInfo;
 namespace {
 
 // Raised whenever the bits of a result change: an unfinished run of another version is not resumed.
-constexpr int kRunFormat = 3;
+constexpr int kRunFormat = 4;
 // Shares of a layer's progress: the forward, and rounding its weights.
 constexpr uint64_t kForwardShare = 2;
 constexpr uint64_t kRoundingShare = 1;

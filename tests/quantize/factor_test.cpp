@@ -121,6 +121,19 @@ TEST(Factor, DeadColumnsAndTooFewTokensAreNoTrouble) {
   EXPECT_LT(factor_error(nothing), 1e-5);
 }
 
+TEST(Factor, TheSmallestInputsAreDampedToo) {
+  ThreadPool pool(1);
+  SquareMatrix h(32);
+  for (int64_t i = 0; i < 32; ++i) {
+    for (int64_t j = 0; j < 32; ++j) {
+      h.at(i, j) = 1e-44f;  // of rank one, and a hundredth of it is 0
+    }
+  }
+  const auto factored = factorize({h}, {panel_kernels(), pool});
+  ASSERT_TRUE(factored.has_value());
+  EXPECT_GE(factored->damping, std::numeric_limits<float>::min());
+}
+
 TEST(Factor, WhatFp32CannotHoldIsRefusedInWords) {
   ThreadPool pool(1);
   const Compute compute{panel_kernels(), pool};

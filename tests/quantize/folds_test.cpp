@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <gtest/gtest.h>
 
 #include "base/number_formats.h"
 #include "quantize/unit.h"
+#include "support/checkpoint_editor.h"
 #include "support/data_dir.h"
 
 namespace nibble::quantize {
@@ -25,6 +27,15 @@ TEST(Folds, ChannelScalesAreCentredAndDeadChannelsAreLeftAlone) {
   for (const float value : channel_scale({0.0f, 0.0f}, 0.3f)) {
     EXPECT_EQ(value, 1.0f);
   }
+}
+
+TEST(Folds, ChannelScalesHaveAnEnd) {
+  const std::vector<float> scale = channel_scale({1e-30f, 1.0f, 1e3f}, 0.45f);
+  EXPECT_EQ(scale[0], 1.0f / 1024);
+  EXPECT_EQ(scale[1], 1024.0f);
+  EXPECT_EQ(scale[2], 1024.0f);
+  const std::vector<float> wide = channel_scale({1e-6f, 1e6f}, 0.45f);  // no model goes this far
+  EXPECT_NEAR(wide[1], std::pow(1e6, 0.45), 0.01);
 }
 
 TEST(Folds, ANormAndItsScaleMultiplyBackToTheNorm) {
@@ -104,14 +115,35 @@ TEST(Folds, ExponentsThatTakeTheHessianOutOfFp32AreNotTaken) {
     return choose_folds(*source, "model.layers.0", {&unit}, statistics, compute);
   };
   EXPECT_TRUE(folds_of(1.0f).has_value());
-  const auto folds = folds_of(1e30f);
+  const auto folds = folds_of(1e34f);
   ASSERT_TRUE(folds.has_value()) << folds.error().text();
-  EXPECT_LT(folds->alphas.at(group), 0.3f);  // 1e30 / (1e-15)^0.6 is past the end
+  EXPECT_LT(folds->alphas.at(group), 0.3f);  // a 1024th, squared, takes it past the end
   LayerStatistics statistics;
   statistics.inputs[group] = far_apart(128, std::numeric_limits<float>::max());
   const auto refused = quantize_unit(*source, unit, Method::Full, &statistics, nullptr, compute);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().where, group);
+}
+
+TEST(Folds, ExponentsThatTakeWeightsOutOfNvfp4AreNotTaken) {
+  checkpoint::CheckpointEditor editor(test::stored_golden_path("vendor/llama-base"));
+  const std::string query = "model.layers.0.self_attn.q_proj";
+  const uint16_t large = float_to_bf16(1000.0f);  // times 172 is what can be read
+  std::memcpy(editor.tensor(query + ".weight").bytes.data() + 2 * 127, &large, sizeof large);
+  const auto source = editor.open();
+  Unit unit;
+  for (const auto& [part, n] : {std::pair{"q_proj", 128}, {"k_proj", 64}, {"v_proj", 64}}) {
+    unit.linears.push_back(
+        *source->linear(std::string("model.layers.0.self_attn.") + part, n, 128, "x"));
+  }
+  LayerStatistics statistics;
+  statistics.inputs[scale_group(query)] = far_apart(128, 1.0f);
+  ThreadPool pool(2);
+  const Compute compute{panel_kernels(), pool};
+  const auto folds = choose_folds(*source, "model.layers.0", {&unit}, statistics, compute);
+  ASSERT_TRUE(folds.has_value());
+  const auto result = quantize_unit(*source, unit, Method::Full, &statistics, &*folds, compute);
+  EXPECT_TRUE(result.has_value()) << result.error().text();
 }
 
 }  // namespace
