@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/present.h"
 #include "support/temp_dir.h"
 
 namespace nibble {
@@ -26,17 +27,18 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(Manifest, ListsFilesWithSizesAndHashes) {
-  const auto manifest = read(R"({"format":1,"weight_version":"step-7","files":{
+  const auto found = read(R"({"format":1,"weight_version":"step-7","files":{
       "model-2.safetensors":{"size":5},
       "config.json":{"size":12,"sha256":")" +
-                             kHash + R"("}}})");
-  ASSERT_TRUE(manifest.has_value() && manifest->has_value()) << manifest.error().text();
-  EXPECT_EQ((*manifest)->weight_version, "step-7");
-  ASSERT_EQ((*manifest)->files.size(), 2u);
-  EXPECT_EQ((*manifest)->find("config.json")->size_bytes, 12u);
-  EXPECT_EQ((*manifest)->find("config.json")->sha256, kHash);
-  EXPECT_EQ((*manifest)->find("model-2.safetensors")->sha256, "");
-  EXPECT_EQ((*manifest)->find("model-1.safetensors"), nullptr);
+                          kHash + R"("}}})");
+  ASSERT_TRUE(found.has_value()) << found.error().text();
+  const Manifest manifest = test::present(*found);
+  EXPECT_EQ(manifest.weight_version, "step-7");
+  ASSERT_EQ(manifest.files.size(), 2u);
+  EXPECT_EQ(manifest.find("config.json")->size_bytes, 12u);
+  EXPECT_EQ(manifest.find("config.json")->sha256, kHash);
+  EXPECT_EQ(manifest.find("model-2.safetensors")->sha256, "");
+  EXPECT_EQ(manifest.find("model-1.safetensors"), nullptr);
 }
 
 TEST(Manifest, IsNotThereWhereThereIsNoFile) {

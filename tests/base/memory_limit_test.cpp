@@ -5,10 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include "support/present.h"
 #include "support/temp_dir.h"
 
 namespace nibble {
 namespace {
+
+using test::present;
 
 class MemoryLimitTest : public ::testing::Test {
  protected:
@@ -27,18 +30,17 @@ class MemoryLimitTest : public ::testing::Test {
 TEST_F(MemoryLimitTest, IsTheTightestOfTheGroupAndThoseAboveIt) {
   group("/a", "1000", "900");
   group("/a/b", "5000", "100");
-  const auto found = limit("/a/b");
-  ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->limit_bytes, 1000u);
-  EXPECT_EQ(found->free_bytes, 100u);
+  const MemoryLimit found = present(limit("/a/b"));
+  EXPECT_EQ(found.limit_bytes, 1000u);
+  EXPECT_EQ(found.free_bytes, 100u);
 }
 
 TEST_F(MemoryLimitTest, CountsPageCacheAsFreeAndNeverGoesBelowZero) {
   group("/a", "1000", "900");
   root_.write("/a/memory.stat", "anon 5\ninactive_file 300\nactive_file 50\n");
-  EXPECT_EQ(limit("/a")->free_bytes, 400u);
+  EXPECT_EQ(present(limit("/a")).free_bytes, 400u);
   group("/a", "1000", "1500");
-  EXPECT_EQ(limit("/a")->free_bytes, 0u);
+  EXPECT_EQ(present(limit("/a")).free_bytes, 0u);
 }
 
 TEST_F(MemoryLimitTest, IsAbsentWithoutALimitOrWithoutGroups) {
@@ -51,7 +53,7 @@ TEST_F(MemoryLimitTest, IsAbsentWithoutALimitOrWithoutGroups) {
 TEST_F(MemoryLimitTest, TheRootOfAContainerIsItsOwnGroup) {
   root_.write("memory.max", "1000");
   root_.write("memory.current", "250");
-  EXPECT_EQ(limit("/")->free_bytes, 750u);
+  EXPECT_EQ(present(limit("/")).free_bytes, 750u);
 }
 
 }  // namespace
