@@ -38,6 +38,9 @@ struct DecodeParams {
   float* partial;      // [blocks, max_chunks, group, head_dim]
 };
 
+/// The parameters of a call, its workspace dealt out (attention_decode_workspace_bytes).
+DecodeParams decode_params_of(const PagedAttention& call);
+
 /// attention_decode_few.cu
 void launch_attention_decode_few(const DecodeParams& params, cudaStream_t stream);
 
@@ -297,19 +300,14 @@ struct Result {
   }
 };
 
-/// Takes a stage whose keys are at `k_stage` into the result; `left` of its tokens exist, or more.
+/// Scores of a stage whose keys are at `k_stage`, [row lane / 4, and 8 more; two tokens] a tile.
 template <typename Cache, int kDim, int kRows>
-__device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& q,
-                                             uint32_t k_stage,
-                                             int left,
-                                             float scale_log2,
-                                             Result<Cache, kDim, kRows>& result) {
+__device__ __forceinline__ void score_stage(const Queries<Cache, kDim, kRows>& q,
+                                            uint32_t k_stage,
+                                            float (&s)[DecodeStage<Cache, kDim>::kTiles][4]) {
   using Stage = DecodeStage<Cache, kDim>;
   constexpr int kTiles = Stage::kTiles;
-  constexpr int kPasses = kRows / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t v_stage = k_stage + kStageBytes;
-  float s[kTiles][4];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     s[tile][0] = s[tile][1] = s[tile][2] = s[tile][3] = 0.0f;
@@ -349,6 +347,26 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
       }
     }
   }
+}
+
+/// Takes a stage with these scores, whose values are at `v_stage`, into top, sum and the columns of
+/// `o`: those of steps [first, first + kSteps) of 16 bytes of a row's values each way, i.e. of
+/// kSteps / (row bytes / 32) of all columns. `left` of its tokens exist, or more.
+template <typename Cache, int kDim, int kRows, int kSteps>
+__device__ __forceinline__ void weigh_stage(
+    float (&s)[DecodeStage<Cache, kDim>::kTiles][4],
+    uint32_t v_stage,
+    int first,
+    int left,
+    float scale_log2,
+    float (&o)[kDim / 8 * kSteps / (DecodeStage<Cache, kDim>::kSegments / 2)][4],
+    float (&top)[kRows / 8],
+    float (&sum)[kRows / 8]) {
+  using Stage = DecodeStage<Cache, kDim>;
+  constexpr int kTiles = Stage::kTiles;
+  constexpr int kPasses = kRows / 8;
+  constexpr int kColumns = kDim / 8 * kSteps / (Stage::kSegments / 2);  // tiles of eight
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (left < Stage::kTokens) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -360,7 +378,6 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
       }
     }
   }
-  auto& o = result.o;
   float keep[kPasses];
 #pragma unroll
   for (int half = 0; half < kPasses; ++half) {
@@ -371,9 +388,9 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
     }
     highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-    highest = fmaxf(result.top[half], highest * scale_log2);
-    keep[half] = exp2_fast(result.top[half] - highest);
-    result.top[half] = highest;
+    highest = fmaxf(top[half], highest * scale_log2);
+    keep[half] = exp2_fast(top[half] - highest);
+    top[half] = highest;
     float total = 0.0f;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -384,7 +401,7 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
         total += x;
       }
     }
-    result.sum[half] = __fmaf_rn(result.sum[half], keep[half], total);
+    sum[half] = __fmaf_rn(sum[half], keep[half], total);
   }
   bool moved = keep[0] != 1.0f;
   if constexpr (kPasses == 2) {
@@ -392,7 +409,7 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
   }
   if (__any_sync(~0u, moved)) {
 #pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
+    for (int i = 0; i < kColumns; ++i) {
       o[i][0] *= keep[0];
       o[i][1] *= keep[0];
       if constexpr (kPasses == 2) {
@@ -414,8 +431,8 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
     a[1] = kPasses == 2 ? pack(s[pair * 2][2], s[pair * 2][3]) : 0;
     a[3] = kPasses == 2 ? pack(s[pair * 2 + 1][2], s[pair * 2 + 1][3]) : 0;
 #pragma unroll
-    for (int i = 0; i < Stage::kSegments / 2; ++i) {
-      const int segment = Stage::place(i * 2 + v_half, v_row);
+    for (int i = 0; i < kSteps; ++i) {
+      const int segment = Stage::place((first + i) * 2 + v_half, v_row);
       const uint4 b =
           load_matrices_transposed(v_stage + (pair * 16 + v_row) * Stage::kRowBytes + segment * 16);
       if constexpr (Stage::kIsE4m3) {
@@ -437,6 +454,21 @@ __device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& 
   }
 }
 
+/// Takes a stage whose keys are at `k_stage`, values behind them, into the result; `left` of its
+/// tokens exist, or more.
+template <typename Cache, int kDim, int kRows>
+__device__ __forceinline__ void attend_stage(const Queries<Cache, kDim, kRows>& q,
+                                             uint32_t k_stage,
+                                             int left,
+                                             float scale_log2,
+                                             Result<Cache, kDim, kRows>& result) {
+  using Stage = DecodeStage<Cache, kDim>;
+  float s[Stage::kTiles][4];
+  score_stage(q, k_stage, s);
+  weigh_stage<Cache, kDim, kRows, Stage::kSegments / 2>(
+      s, k_stage + kStageBytes, 0, left, scale_log2, result.o, result.top, result.sum);
+}
+
 // ---- rows of the result ----
 
 template <int kDim>
@@ -445,15 +477,26 @@ __device__ __forceinline__ __nv_bfloat16* out_row(const DecodeParams& p, int seq
          (static_cast<int64_t>(sequence) * p.call.heads + head) * kDim;
 }
 
-/// Four columns; v_scale is 1 or the scale of the stored values.
-__device__ __forceinline__ void store_row(__nv_bfloat16* out,
-                                          const float (&values)[4],
-                                          float sum,
-                                          float v_scale) {
+/// Four columns as bf16; v_scale is 1 or the scale of the stored values.
+__device__ __forceinline__ uint2 finish_columns(const float (&values)[4],
+                                                float sum,
+                                                float v_scale) {
   const float inverse = v_scale / sum;
-  *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(values[0] * inverse, values[1] * inverse),
-                                              pack_bf16(values[2] * inverse, values[3] * inverse));
+  return make_uint2(pack_bf16(values[0] * inverse, values[1] * inverse),
+                    pack_bf16(values[2] * inverse, values[3] * inverse));
 }
+
+/// Where four finished columns of a head go: memory that the next kernel reads.
+template <int kDim>
+struct RowsToMemory {
+  __device__ __forceinline__ void store(
+      const DecodeParams& p, int sequence, int head, int column, const uint2& columns) const {
+    *reinterpret_cast<uint2*>(out_row<kDim>(p, sequence, head) + column) = columns;
+  }
+};
+
+/// Barrier of the threads that attend together; a kernel may have others.
+__device__ __forceinline__ void decode_team_sync() { named_barrier_sync(1, kDecodeThreads); }
 
 /// Rows of empty sequences are zeros.
 template <int kDim>
@@ -473,7 +516,7 @@ __device__ void clear_empty_rows(const DecodeParams& p) {
 /// After a block has stored its part of a head, `mine` of `count` chunks, in slots from
 /// `first_slot` on: the last block to come here folds the parts. The first slot holds what was
 /// folded already, `folded` chunks; the others one each. By all threads.
-template <int kDim>
+template <int kDim, typename Rows = RowsToMemory<kDim>>
 __device__ void finish_if_last(const DecodeParams& p,
                                int sequence,
                                int kv_head,
@@ -481,11 +524,12 @@ __device__ void finish_if_last(const DecodeParams& p,
                                int mine,
                                int first_slot,
                                int folded,
-                               float v_scale) {
+                               float v_scale,
+                               const Rows& rows = {}) {
   constexpr int kOwn = 4;
   constexpr int kBatch = 8;  // parts whose loads are in flight
   __shared__ int is_last;
-  __syncthreads();
+  decode_team_sync();
   if (threadIdx.x == 0) {
     const auto before = add_acquire_release(p.counters + first_slot, static_cast<uint32_t>(mine));
     is_last = static_cast<int>(before) + mine == count ? 1 : 0;
@@ -493,7 +537,7 @@ __device__ void finish_if_last(const DecodeParams& p,
       p.counters[first_slot] = 0;
     }
   }
-  __syncthreads();
+  decode_team_sync();
   if (is_last == 0) {
     return;
   }
@@ -523,8 +567,8 @@ __device__ void finish_if_last(const DecodeParams& p,
         }
       }
     }
-    store_row(
-        out_row<kDim>(p, sequence, kv_head * p.group + head) + i % kDim, values, all.y, v_scale);
+    rows.store(
+        p, sequence, kv_head * p.group + head, i % kDim, finish_columns(values, all.y, v_scale));
   }
 }
 

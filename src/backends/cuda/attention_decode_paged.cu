@@ -466,14 +466,8 @@ size_t attention_decode_workspace_bytes(int heads, int kv_heads, int head_dim) {
   return round_up(rows * 8) + rows * static_cast<size_t>(head_dim) * 4;
 }
 
-void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stream) {
-  CHECK(call.page_size >= 8 && (call.page_size & (call.page_size - 1)) == 0, "page size");
-  CHECK(call.heads % call.kv_heads == 0 && call.heads / call.kv_heads <= kMaxGroup, "group");
-  CHECK(call.counters != nullptr, "counters");
-  if (call.seqs == 0) {
-    return;
-  }
-  Params params{};
+DecodeParams decode_params_of(const PagedAttention& call) {
+  DecodeParams params{};
   params.call = call;
   params.scale_log2 = call.scale * 1.44269504088896341f;
   params.page_shift = __builtin_ctz(static_cast<unsigned>(call.page_size));
@@ -487,6 +481,17 @@ void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stre
   params.summary = reinterpret_cast<float2*>(at);
   at += round_up(rows * 8);
   params.partial = reinterpret_cast<float*>(at);
+  return params;
+}
+
+void launch_attention_decode_paged(const PagedAttention& call, CUstream_st* stream) {
+  CHECK(call.page_size >= 8 && (call.page_size & (call.page_size - 1)) == 0, "page size");
+  CHECK(call.heads % call.kv_heads == 0 && call.heads / call.kv_heads <= kMaxGroup, "group");
+  CHECK(call.counters != nullptr, "counters");
+  if (call.seqs == 0) {
+    return;
+  }
+  const Params params = decode_params_of(call);
   CHECK(call.head_dim == 64 || call.head_dim == 128, "head_dim ", call.head_dim);
   if (attention_decode_is_few(call.seqs, call.heads, call.kv_heads)) {
     launch_attention_decode_few(params, stream);
