@@ -8,6 +8,7 @@
 //
 // step_bench [--shape qwen3-8b|llama-3.1-70b-20l] [--batch 1,64] [--context 128,1024]
 //   [--prefill 2048] [--ops] [--without] [--tflops 790] [--kv bf16|e4m3]
+//   [--fused]: also the step with its layers in one kernel (decode_step_sm90), one sequence
 
 #include <algorithm>
 #include <cstdlib>
@@ -118,7 +119,7 @@ struct Options {
   std::string shape = "qwen3-8b";
   std::vector<int64_t> batch{1}, context{128};
   int64_t prefill = 0;
-  bool ops = false, without = false;
+  bool ops = false, without = false, fused = false;
   double tflops = 790;
   DType kv = DType::BF16;
 };
@@ -183,6 +184,34 @@ void report(const Model& model,
               100 * sum / all);
 }
 
+/// The same step with its layers in one kernel, in a graph and alone.
+void report_fused(const Model& model, const Step& step, double speed, int64_t context) {
+  const FusedStep fused = make_fused_step(model, step);
+  const auto whole = [&] {
+    for (const Op& op : step.before) {
+      op.run(0);
+    }
+    fused.run();
+    for (const Op& op : step.after) {
+      op.run(0);  // one addition more than needed
+    }
+  };
+  const double all = time_us(whole);
+  const double layers = time_us([&] { fused.run(); });
+  const double floor_us = static_cast<double>(model.linear_bytes()) / speed * 1e6;
+  std::printf(
+      "%-28s step %9.1f us  %9.1f tokens/s  weights alone %7.1f us (%.1f %%), layers %.1f us (%.2f "
+      "each)\n",
+      ("fused, context " + std::to_string(context)).c_str(),
+      all,
+      1e6 / all,
+      floor_us,
+      100 * floor_us / all,
+      layers,
+      layers / static_cast<double>(model.shape.layers));
+  std::fflush(stdout);
+}
+
 std::vector<int64_t> list_of(const char* text) {
   std::vector<int64_t> values;
   for (const char* at = text; *at != 0;) {
@@ -212,6 +241,8 @@ int run(int argc, char** argv) {
       options.kv = std::string(value()) == "e4m3" ? DType::E4M3 : DType::BF16;
     } else if (flag == "--ops") {
       options.ops = true;
+    } else if (flag == "--fused") {
+      options.fused = true;
     } else if (flag == "--without") {
       options.ops = options.without = true;
     } else {
@@ -261,6 +292,9 @@ int run(int argc, char** argv) {
              speed,
              "batch " + std::to_string(batch) + ", context " + std::to_string(context),
              batch);
+      if (options.fused && batch == 1) {
+        report_fused(model, step, speed, context);
+      }
       CUDA_CHECK(cudaDeviceSynchronize());
       free_rest();
     }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cuda/decode_step_sm90.h"
 #include "backends/cuda/gemm_nvfp4.h"
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_pack.h"
@@ -130,7 +131,10 @@ const GemmBackend* backend_of(const GemmDesc& desc) {
   return *backend;
 }
 
-Linear nvfp4_linear(int64_t layers, int64_t n, int64_t k, bool gated, int64_t most_rows) {
+/// `distinct`: every layer has its own scales and so its own values; otherwise copies of one matrix
+/// are enough (of the time to make them).
+Linear nvfp4_linear(
+    int64_t layers, int64_t n, int64_t k, bool gated, int64_t most_rows, bool distinct) {
   Linear linear;
   linear.desc = desc_of(kW4A16, DType::BF16, n, k, gated);
   linear.backend = backend_of(linear.desc);
@@ -151,7 +155,11 @@ Linear nvfp4_linear(int64_t layers, int64_t n, int64_t k, bool gated, int64_t mo
       }
     }
     Tensor& records = slots[cuda::kW4A16Records];
-    if (l == 0) {
+    if (l == 0 || distinct) {
+      if (l > 0) {
+        fill_narrow_scales<<<1056, 256>>>(
+            scales.get(), scales.count(), static_cast<uint64_t>(n + k + l));
+      }
       cuda::pack_nvfp4(
           source, 0, n, records.data, slots[cuda::kW4A16Multiplier].as<float>(), nullptr);
     } else {
@@ -197,15 +205,16 @@ struct Model {
   }
 };
 
-Model make_model(const ModelShape& shape, int64_t most_rows) {
+Model make_model(const ModelShape& shape, int64_t most_rows, bool distinct = false) {
   Model model;
   model.shape = shape;
   const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   const int64_t attended = shape.heads * shape.head_dim;
-  model.qkv = nvfp4_linear(shape.layers, width, shape.hidden, false, most_rows);
-  model.o = nvfp4_linear(shape.layers, shape.hidden, attended, false, most_rows);
-  model.gate_up = nvfp4_linear(shape.layers, 2 * shape.inner, shape.hidden, true, most_rows);
-  model.down = nvfp4_linear(shape.layers, shape.hidden, shape.inner, false, most_rows);
+  model.qkv = nvfp4_linear(shape.layers, width, shape.hidden, false, most_rows, distinct);
+  model.o = nvfp4_linear(shape.layers, shape.hidden, attended, false, most_rows, distinct);
+  model.gate_up =
+      nvfp4_linear(shape.layers, 2 * shape.inner, shape.hidden, true, most_rows, distinct);
+  model.down = nvfp4_linear(shape.layers, shape.hidden, shape.inner, false, most_rows, distinct);
   model.head = head_linear(shape.vocab, shape.hidden);
   model.table = normal({4096, shape.hidden}, 7, 1.0f);
   model.norm = normal({shape.hidden}, 8, 1.0f);
@@ -473,6 +482,66 @@ Step make_step(const Model& model, int64_t seqs, int64_t rows, int64_t context, 
                         head[0],
                         head[1]});
   return step;
+}
+
+// ---- the layers in one kernel ----
+
+/// Instead of the layers and the last add of a decode step of one sequence.
+struct FusedStep {
+  cuda::DecodeStepShape shape;
+  Tensor state;
+  std::function<void()> run;
+};
+
+FusedStep make_fused_step(const Model& model, const Step& step) {
+  const ModelShape& s = model.shape;
+  FusedStep fused;
+  fused.shape = {.layers = static_cast<int>(s.layers),
+                 .hidden = static_cast<int>(s.hidden),
+                 .heads = static_cast<int>(s.heads),
+                 .kv_heads = static_cast<int>(s.kv_heads),
+                 .head_dim = static_cast<int>(s.head_dim),
+                 .inner = static_cast<int>(s.inner),
+                 .page_size = static_cast<int>(kPage)};
+  const int multiprocessors = cuda::num_multiprocessors(kGpu);
+  const std::string refusal = cuda::decode_step_refusal(fused.shape, multiprocessors);
+  CHECK(refusal.empty(), refusal);
+  const auto b = step.buffers;
+  std::vector<cuda::DecodeStepLayer> layers(static_cast<size_t>(s.layers));
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const std::array<const Linear*, 4> linears = {
+        &model.qkv, &model.o, &model.gate_up, &model.down};
+    for (size_t p = 0; p < linears.size(); ++p) {
+      const std::vector<Tensor>& slots = linears[p]->slots[l];
+      layers[l].packed[p] = slots[cuda::kW4A16Records].data;
+      layers[l].row_multiplier[p] = slots[cuda::kW4A16Multiplier].as<float>();
+    }
+    layers[l].input_norm = model.norm.data;
+    layers[l].post_norm = model.norm.data;
+    if (s.qk_norm) {
+      layers[l].q_norm = model.q_norm.data;
+      layers[l].k_norm = model.k_norm.data;
+    }
+    layers[l].k_cache = b->kv[l % b->kv.size()][0].data;
+    layers[l].v_cache = b->kv[l % b->kv.size()][1].data;
+  }
+  fused.state = take(DType::U8, {cuda::decode_step_state_bytes(fused.shape, multiprocessors)});
+  cuda::prepare_decode_step(fused.shape, layers, multiprocessors, fused.state.data, native);
+  const cuda::DecodeStepCall call{.state = fused.state.data,
+                                  .residual = b->residual.data,
+                                  .position = b->positions.as<int32_t>(),
+                                  .slot = b->slots.as<int32_t>(),
+                                  .page_table = b->pages.as<int32_t>(),
+                                  .kv_len = b->lengths.as<int32_t>(),
+                                  .cos_sin = model.cos_sin.as<float>(),
+                                  .table_stride = model.cos_sin.stride[0],
+                                  .half = static_cast<int>(s.head_dim / 2),
+                                  .norm_eps = 1e-6f,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim))};
+  fused.run = [=, shape = fused.shape] {
+    cuda::launch_decode_step_sm90(shape, multiprocessors, call, native);
+  };
+  return fused;
 }
 
 }  // namespace

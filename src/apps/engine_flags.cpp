@@ -165,6 +165,16 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->group("Compute");
 
   command
+      .add_option(
+          "--cuda-step",
+          flags.cuda_step,
+          "decode steps of one token on Hopper: ops (the kernels one after another) or fused "
+          "(one kernel, where it takes the model; the same bits)")
+      ->check(CLI::IsMember({"fused", "ops"}))
+      ->capture_default_str()
+      ->group("Compute");
+
+  command
       .add_option("--max-running-requests", flags.max_running_requests, "sequences in one batch")
       ->check(CLI::PositiveNumber)
       ->group("Scheduling");
@@ -270,6 +280,7 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   config.fp4_gemm_backend = backends.fp4_gemm_backend;
   config.moe_runner_backend = backends.moe_runner_backend;
   config.attention_backend = flags.attention_backend;
+  config.fused_step = flags.cuda_step == "fused";
   if (flags.mem_fraction_static > 0) {
     config.memory_fraction = flags.mem_fraction_static;
   } else if (config.device.kind == Device::Kind::Cuda) {

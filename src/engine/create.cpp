@@ -156,6 +156,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
       resolved.chunked_prefill_size, resolved.max_running_requests, pool->pages_of(capacity)};
   auto runner = std::make_unique<Runner>(TRY(Runner::create(*model, limits, stream.get())));
   const double scratch_seconds = lap();
+  TRY(runner->prepare_decode_step(*pool));
   TRY(capture_graphs(resolved, *pool, *runner));
   const double graph_seconds = lap();
   const model::LoadTimes& times = model->load_times();
@@ -188,12 +189,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
   info.fp4_gemm_kernels = facts.fp4_gemm_kernels;
   info.moe_kernels = facts.moe_kernels;
   info.attention_kernels = facts.attention_kernels;
+  info.step_kernel = facts.step_kernel;
   info.layer_table = facts.layer_table;
   const auto bytes = [](size_t size) { return static_cast<int64_t>(size); };
   info.memory = {{"weights", info.weight_bytes},
                  {"kv_cache", pool->size_bytes()},
                  {"decode_graphs", bytes(runner->graphs().memory_bytes())},
                  {"graph_inputs", bytes(runner->graphs().input_bytes())},
+                 {"decode_step", bytes(runner->step_bytes())},
                  {"scratch", bytes(runner->scratch_bytes())},
                  {"batch_inputs", bytes(runner->input_bytes())},
                  {"logits_and_drawing", bytes(runner->output_bytes())},
@@ -209,6 +212,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
       {"moe", info.moe_kernels},
       {"attention", info.attention_kernels},
       {"seconds", info.load_seconds});
+  if (resolved.device.kind == Device::Kind::Cuda) {
+    LOG(info,
+        "decode steps of one token",
+        {"kernel", facts.step_kernel.empty() ? "one after another" : facts.step_kernel},
+        {"why", facts.step_kernel.empty() ? facts.step_refusal : "first that takes the layers"});
+  }
   for (const ModelInfo::Segment& segment : info.memory) {
     LOG(info,
         "memory",

@@ -32,6 +32,7 @@ struct ModelInfo {  // fixed after load
   std::string fp4_gemm_kernels;  // chosen, "a, b"; empty: the model has no such layer
   std::string moe_kernels;
   std::string attention_kernels;
+  std::string step_kernel;               // of decode steps of one token; empty: op by op
   std::vector<std::string> layer_table;  // the per-layer scheme and kernel table as printed
   struct Segment {
     std::string_view name;

@@ -17,6 +17,7 @@ model::ModelOptions model_options(const EngineConfig& config) {
   options.fp4_gemm_backend = config.fp4_gemm_backend;
   options.moe_runner_backend = config.moe_runner_backend;
   options.attention_backend = config.attention_backend;
+  options.fused_step = config.fused_step;
   options.kv_dtype = config.kv_dtype;
   options.page_size = config.page_size;
   options.context_length = config.context_length;

@@ -198,6 +198,7 @@ std::vector<Runner::Wanted> Runner::fill_inputs(const Batch& batch, const KvPool
   view_.rows = take({static_cast<int64_t>(wanted.size())});
   view_.decode = batch.decode;
   view_.kv = pool.layers();
+  view_.step_state = step_state();
   return wanted;
 }
 
@@ -312,10 +313,25 @@ void Runner::consume(const Flight& flight, const Consume& consume) {
 
 // ---- steps ----
 
+Result<void> Runner::prepare_decode_step(const KvPool& pool) {
+  const int64_t bytes = model_->step_state_bytes();
+  if (bytes == 0) {
+    return {};
+  }
+  step_state_ = TRY(Buffer::allocate("decode step", static_cast<size_t>(bytes), stream_));
+  model_->prepare_decode_step(step_state(), pool.layers(), stream_);
+  return {};
+}
+
+Tensor Runner::step_state() const {
+  return step_state_.view(DType::U8, {static_cast<int64_t>(step_state_.size_bytes())});
+}
+
 Result<void> Runner::capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool) {
   CHECK(sizes.empty() || sizes.back() <= logit_block_, "a captured step of too many rows");
   graphs_ = TRY(DecodeGraphs::capture(
-      sizes, limits_.max_pages_per_seq, pool.layers(), stream_, [this](const auto& view) {
+      sizes, limits_.max_pages_per_seq, pool.layers(), stream_, [this](model::BatchView view) {
+        view.step_state = step_state();
         Arena arena(scratch_.data(), scratch_.size_bytes(), stream_.device);
         model::Context context{arena, stream_, small_ops(stream_.device.kind, model_->facts().isa)};
         const int64_t rows = view.rows.shape[0];

@@ -76,12 +76,16 @@ class Runner {
   // Waits for what is under way, whose results nobody wants any more.
   void abandon();
 
+  // Decode steps of one token as one kernel from now on, where the model has one; to be called
+  // before capture_graphs().
+  Result<void> prepare_decode_step(const KvPool& pool);
   // Captures decode steps of these sizes (decode_graphs.h); eager steps give the same bits.
   Result<void> capture_graphs(const std::vector<int64_t>& sizes, const KvPool& pool);
 
   size_t scratch_bytes() const { return scratch_.size_bytes(); }
   size_t input_bytes() const { return inputs_.size_bytes(); }
   size_t output_bytes() const;
+  size_t step_bytes() const { return step_state_.size_bytes(); }
   size_t pinned_bytes() const;  // of the host
   const DecodeGraphs& graphs() const { return graphs_; }
   static constexpr int64_t kLogitBlock = 64;  // rows, unless a captured step has more
@@ -117,6 +121,7 @@ class Runner {
   DrawResult* results_of(const Flight& flight) const;
   DrawCandidate* candidates_of(const Flight& flight) const;
   Tensor device_results(int64_t rows) const;
+  Tensor step_state() const;
   void launch(const Batch& batch,
               const KvPool& pool,
               int turn,
@@ -132,11 +137,12 @@ class Runner {
   const model::Model* model_;
   RunnerLimits limits_;
   Stream stream_;
-  Buffer scratch_;  // arena of forward and head
-  Buffer inputs_;   // i32
-  Buffer hidden_;   // [max_step_tokens, hidden] bf16
-  Buffer logits_;   // [logit_block_, vocab] f32
-  Buffer drawing_;  // requests, results, candidates and workspace of draw_tokens
+  Buffer scratch_;     // arena of forward and head
+  Buffer inputs_;      // i32
+  Buffer hidden_;      // [max_step_tokens, hidden] bf16
+  Buffer logits_;      // [logit_block_, vocab] f32
+  Buffer drawing_;     // requests, results, candidates and workspace of draw_tokens
+  Buffer step_state_;  // of Model::prepare_decode_step()
   int64_t logit_block_ = kLogitBlock;
   std::vector<int32_t> host_inputs_;
   std::array<Flight, 2> flights_;

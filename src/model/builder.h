@@ -28,6 +28,7 @@ class Builder {
   Builder(const checkpoint::Checkpoint& checkpoint, const ModelOptions& options);
 
   const checkpoint::ModelConfig& config() const { return checkpoint_.config(); }
+  const ModelOptions& options() const { return options_; }
   const ModelSlice& slice() const { return options_.slice; }
   int64_t context_length() const { return context_length_; }
   const ParameterStore& store() const { return *store_; }

@@ -4,16 +4,12 @@
 #include <variant>
 #include <vector>
 
+#include "model/dense_layer.h"
+#include "model/fused_step.h"
+
 namespace nibble::model {
 
 namespace {
-
-struct Layer {
-  Norm input_norm;
-  Attention attention;
-  Norm post_attention_norm;
-  std::variant<SwiGluMlp, MoeBlock> ffn;
-};
 
 class DenseDecoder final : public Model {
  public:
@@ -27,7 +23,7 @@ class DenseDecoder final : public Model {
     }
     for (int64_t l = slice.layer_begin; l < end; ++l) {
       const std::string prefix = "model.layers." + std::to_string(l);
-      Layer layer;
+      DenseLayer layer;
       layer.input_norm = builder.norm(prefix + ".input_layernorm", hidden_size_, "hidden_size");
       layer.attention = builder.attention(prefix + ".self_attn",
                                           static_cast<size_t>(l - slice.layer_begin),
@@ -47,6 +43,11 @@ class DenseDecoder final : public Model {
       final_norm_ = builder.norm("model.norm", hidden_size_, "hidden_size");
       head_ = builder.head("lm_head", "model.embed_tokens");
     }
+    if (builder.finish()) {  // else nobody sees the model, and layers may lack their kernels
+      step_ = FusedStep(layers_, builder.options());
+      facts_.step_kernel = step_.kernel();
+      facts_.step_refusal = step_.why_not();
+    }
   }
 
   void forward(Context& context, const BatchView& batch, const Tensor& hidden) const override {
@@ -63,10 +64,14 @@ class DenseDecoder final : public Model {
   }
 
   void run_layers(Context& context, const BatchView& batch, const Tensor& residual) const override {
+    if (step_.takes(context, batch)) {
+      step_.run(context, batch, residual);
+      return;
+    }
     const Arena::Scope scope(context.arena);
     const Tensor x = context.arena.take(DType::BF16, residual.shape);
     for (size_t l = 0; l < layers_.size(); ++l) {
-      const Layer& layer = layers_[l];
+      const DenseLayer& layer = layers_[l];
       layer.attention.qkv.announce(context, x.shape[0]);
       if (l == 0) {
         layer.input_norm(context, residual, x);
@@ -101,11 +106,18 @@ class DenseDecoder final : public Model {
   }
 
   int64_t hidden_size() const override { return hidden_size_; }
+  int64_t step_state_bytes() const override { return step_.state_bytes(); }
+  void prepare_decode_step(const Tensor& state,
+                           std::span<const KvLayer> kv,
+                           Stream stream) const override {
+    step_.prepare(state, kv, stream);
+  }
 
  private:
   int64_t hidden_size_;
   Embedding embedding_;
-  std::vector<Layer> layers_;
+  std::vector<DenseLayer> layers_;
+  FusedStep step_;  // of layers_
   Norm final_norm_;
   Linear head_;
 };

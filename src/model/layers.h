@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "model/model.h"
 #include "model/parameter_store.h"
@@ -28,6 +30,10 @@ class Linear {
   int64_t n() const { return desc_.n; }
   int64_t k() const { return desc_.k; }
   Epilogue epilogue() const { return desc_.epilogue; }
+  const GemmDesc& desc() const { return desc_; }
+  std::string_view kernel() const { return gemm_->name; }
+  std::span<const Tensor> packed() const { return store_->slots(id_); }
+  Tensor bias() const { return store_->bias(id_); }  // empty where there is none
 
  private:
   const ParameterStore* store_ = nullptr;

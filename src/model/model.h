@@ -44,6 +44,7 @@ struct ModelOptions {
   DType kv_dtype = DType::BF16;  // of the KV cache: BF16 or E4M3
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
+  bool fused_step = true;      // decode steps of one token as one kernel, where there is one
   ModelSlice slice;
   bool online_nvfp4 = false;  // quantize BF16 and FP8 weights while loading
   int read_threads = -1;      // ParameterStore::set_read_threads(); negative: as it is
@@ -59,6 +60,8 @@ struct ModelFacts {  // fixed after load
   std::string fp4_gemm_kernels;
   std::string moe_kernels;
   std::string attention_kernels;
+  std::string step_kernel;   // of whole decode steps of one token; empty: op by op, because
+  std::string step_refusal;  // of this
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t layers = 0;
@@ -87,6 +90,8 @@ struct BatchView {
   Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted
   bool decode = false;          // every sequence has one token
   std::span<const KvLayer> kv;  // one per layer of the slice
+  // Of Model::prepare_decode_step() with `kv`; empty: the layers run op by op.
+  Tensor step_state;
 };
 
 class Observer;
@@ -157,6 +162,16 @@ class Model {
                       const Tensor& residual,
                       const Tensor& rows,
                       const Tensor& hidden) const = 0;
+
+  // ---- decode steps of one token as one kernel (ModelFacts::step_kernel), the same bits ----
+  // Of the memory that such steps need beside the arena; 0: this model has none.
+  virtual int64_t step_state_bytes() const { return 0; }
+  // Makes `state` [step_state_bytes()] u8 what BatchView::step_state wants. After load, not while a
+  // graph is captured, once for all: weights and cache keep their addresses on the devices that
+  // have such a kernel, whatever is loaded or released.
+  virtual void prepare_decode_step(const Tensor& /*state*/,
+                                   std::span<const KvLayer> /*kv*/,
+                                   Stream /*stream*/) const {}
 
   // Reads and checks the checkpoint in `directory` against this model; changes nothing.
   Result<StagedWeights> stage(const std::string& directory,

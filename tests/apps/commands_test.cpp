@@ -46,6 +46,7 @@ TEST(Serve, RefusesBeforeItLoadsAnything) {
   EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--tp-size", "2"}), 1);
   EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--fp4-gemm-backend", "aiter"}), 1);
   EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--device", "tpu"}), 1);
+  EXPECT_EQ(run({"serve", "--model-path", "/tmp", "--cuda-step", "both"}), 2);
   EXPECT_EQ(run({"serve", "--print-capabilities"}), 0);
 }
 
@@ -70,6 +71,9 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
   EXPECT_EQ(config->page_size, 32);
   EXPECT_EQ(config->max_running_requests, engine::EngineConfig{}.max_running_requests);
   EXPECT_FALSE(config->prefix_cache);
+  EXPECT_FALSE(config->fused_step);
+  flags.cuda_step = "fused";
+  EXPECT_TRUE(resolve_engine_config(flags)->fused_step);
   flags.device = "cuda:x";
   EXPECT_FALSE(resolve_engine_config(flags));
   flags.device = "cuda:99";

@@ -38,6 +38,7 @@ step w4a16_check w4a16_check
 step w4a16_check_sm80 w4a16_check --kernel sm80
 step kernels_check kernels_check
 step attention_check attention_check --no-timing
+step decode_step_check decode_step_check
 step overlap_check overlap_check
 step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a16_sm80:*nvfp4_w4a4_sm90:*cublaslt*:*gemm_bf16_rows_sm90:*gemm_bf16_rows_cuda"
 step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
@@ -45,7 +46,7 @@ step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step tensor nibble_tensor_test --gtest_brief=1 "--gtest_filter=*OnGpu.*"
 # The engine's own tests, on the GPU.
 step engine nibble_engine_test --gtest_brief=1 --nibble_device=cuda \
-  "--gtest_filter=DecodeGraphs*:Engine.*:Lifecycle.*"
+  "--gtest_filter=DecodeGraphs*:DecodeStepOnGpu*:Engine.*:Lifecycle.*"
 step bench_gemm_check bench_gemm_check
 step bench_gemm nibble bench gemm --device cuda --shapes q8.qkv,q8.gate_up,q30.o --m 1,64,512,2048
 step bench_gemm_w4a4 nibble bench gemm --device cuda --ops w4a4 --shapes q8.qkv --m 1,64,512

@@ -14,6 +14,7 @@
 #include "base/cpu_info.h"
 #include "engine/engine.h"
 #include "ops/attention.h"
+#include "ops/decode_step.h"
 #include "ops/experts.h"
 #include "ops/gemm.h"
 #include "server/http_client.h"
@@ -139,6 +140,7 @@ TEST(BackendsDocs, ListExactlyTheKernelsOfTheCode) {
   add_names(gemm_backends(), built);
   add_names(experts_backends(), built);
   add_names(attention_backends(), built);
+  add_names(decode_step_backends(), built);
   for (const std::string& name : built) {
     EXPECT_TRUE(listed.contains(name)) << name << " is not in docs/backends.md";
   }

@@ -15,6 +15,7 @@ FakeEngine::FakeEngine() {
   info_.max_total_tokens = 4096;
   info_.eos_token_ids = {kEos};
   info_.quantization = "none";
+  info_.step_kernel = "fake_step";
   weights_.model_path = info_.model_path;
   weights_.weight_version = "fake-1";
   thread_ = std::thread([this] { run(); });

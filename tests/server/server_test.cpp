@@ -167,6 +167,7 @@ TEST(Info, DescribesModelServerAndLoad) {
   const auto info = fixture.get("/server_info").json();
   EXPECT_EQ(info.at("status"), "ready");
   EXPECT_EQ(info.at("max_total_num_tokens"), 4096);
+  EXPECT_EQ(info.at("resolved_backends").at("decode_step"), "fake_step");
   EXPECT_EQ(info.at("internal_states").get_array().size(), 1u);
   const auto loads = fixture.get("/v1/loads?include=core").json();
   EXPECT_EQ(loads.at("loads").at(0).at("num_running_reqs"), 0);

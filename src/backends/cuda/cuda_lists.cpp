@@ -3,6 +3,7 @@
 #include <span>
 
 #include "ops/attention.h"
+#include "ops/decode_step.h"
 #include "ops/gemm.h"
 #include "ops/gemm_variant.h"
 #include "ops/kernels.h"
@@ -25,6 +26,7 @@ extern const GemmBackend kGemmBf16CublasLt;
 extern const AttentionBackend kAttentionPlainCuda;
 extern const SmallOps kCudaSmallOps;
 extern const MachineProbe kCudaProbe;
+extern const DecodeStepBackend kDecodeStepSm90;
 
 std::span<const DeviceApi* const> cuda_device_apis();
 std::span<const GemmBackend* const> cuda_gemm_backends();
@@ -34,6 +36,7 @@ std::string nvfp4_w4a16_sm90_variant(const GemmDesc& desc, int64_t rows);
 std::span<const AttentionBackend* const> cuda_attention_backends();
 std::span<const SmallOps* const> cuda_small_ops();
 std::span<const MachineProbe* const> cuda_probes();
+std::span<const DecodeStepBackend* const> cuda_decode_steps();
 
 std::span<const DeviceApi* const> cuda_device_apis() {
   static constexpr std::array<const DeviceApi*, 1> kAll{&kCudaDeviceApi};
@@ -73,6 +76,11 @@ std::span<const SmallOps* const> cuda_small_ops() {
 
 std::span<const MachineProbe* const> cuda_probes() {
   static constexpr std::array<const MachineProbe*, 1> kAll{&kCudaProbe};
+  return kAll;
+}
+
+std::span<const DecodeStepBackend* const> cuda_decode_steps() {
+  static constexpr std::array<const DecodeStepBackend*, 1> kAll{&kDecodeStepSm90};
   return kAll;
 }
 

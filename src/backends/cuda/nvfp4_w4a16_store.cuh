@@ -149,10 +149,10 @@ struct W4A16Store {
     return (kScaled ? v * by : v) * multiplier[i] + bias[i];
   }
   /// Gate and up as bf16, as an unfused pair of kernels would pass them on.
-  __device__ __forceinline__ __nv_bfloat16 gated(const W4A16Params& p, float gate, float up) const {
+  __device__ __forceinline__ __nv_bfloat16 gated(float limit, float gate, float up) const {
     return __float2bfloat16_rn(silu_mul(bf16_to_float(__float2bfloat16_rn(value(gate, 0, 1.0f))),
                                         bf16_to_float(__float2bfloat16_rn(value(up, 1, 1.0f))),
-                                        p.swiglu_limit));
+                                        limit));
   }
 
   __device__ __forceinline__ void store_pair(const W4A16Params& p,
@@ -163,7 +163,7 @@ struct W4A16Store {
       return;
     }
     if constexpr (kSwiGlu) {
-      static_cast<__nv_bfloat16*>(p.y)[token * p.ldy + feature / 2] = gated(p, v0, v1);
+      static_cast<__nv_bfloat16*>(p.y)[token * p.ldy + feature / 2] = gated(p.swiglu_limit, v0, v1);
       return;
     }
     const float by = scale(p, token);
@@ -221,7 +221,7 @@ struct W4A16Store {
   __device__ __forceinline__ void store_at(
       const W4A16Params& p, __nv_bfloat16* to, float v0, float v1, float by) const {
     if constexpr (kSwiGlu) {
-      *to = gated(p, v0, v1);
+      *to = gated(p.swiglu_limit, v0, v1);
     } else {
       *reinterpret_cast<__nv_bfloat162*>(to) =
           __floats2bfloat162_rn(value(v0, 0, by), value(v1, 1, by));

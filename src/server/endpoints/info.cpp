@@ -144,7 +144,8 @@ Result<void> handle_server_info(Call& call) {
   };
   info["resolved_backends"] = json::object{{"fp4_gemm", name_or_null(model.fp4_gemm_kernels)},
                                            {"moe_runner", name_or_null(model.moe_kernels)},
-                                           {"attention", name_or_null(model.attention_kernels)}};
+                                           {"attention", name_or_null(model.attention_kernels)},
+                                           {"decode_step", name_or_null(model.step_kernel)}};
   info["layers"] = strings(model.layer_table);
   info["kv_events"] = nullptr;
   json::array states;

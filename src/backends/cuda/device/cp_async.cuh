@@ -22,6 +22,16 @@ __device__ __forceinline__ void copy_async_16(uint32_t destination,
                : "memory");
 }
 
+/// 4 or 8 bytes, both ends aligned.
+__device__ __forceinline__ void copy_async_4(uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_8(uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+
 /// Ends a group: what this thread has started since the last one.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
