@@ -84,8 +84,8 @@ TEST(Fp8Dialect, StaticActivationScalesAreKept) {
   editor.set_f32(kDown + ".input_scale", 0.125f);
   EXPECT_EQ(errors_of(editor), "");
   const auto checkpoint = Checkpoint::open(editor.directory().path());
-  EXPECT_EQ(*checkpoint->read_linear(*checkpoint->linear(kDown, 128, 256, ""))->input_scale,
-            0.125f);
+  const auto data = checkpoint->read_linear(*checkpoint->linear(kDown, 128, 256, ""));
+  EXPECT_EQ(data->input_scale, 0.125f);
 }
 
 TEST(Fp8Dialect, DamageIsNamed) {

@@ -52,9 +52,11 @@ extern "C" ssize_t pread(int descriptor, void* data, size_t size, off_t offset) 
 }
 
 [[gnu::noinline]] void* operator new(size_t size) {
-  if (allocations_left >= 0 && allocations_left-- == 0) {
-    allocations_left = -1;  // once
-    throw std::bad_alloc();
+  if (allocations_left >= 0) {
+    --allocations_left;  // from 0 to no limit: once
+    if (allocations_left < 0) {
+      throw std::bad_alloc();
+    }
   }
   if (void* memory = std::malloc(size > 0 ? size : 1)) {
     return memory;

@@ -76,6 +76,7 @@ void write_model(const test::TempDir& directory) {
   all.push_back({{"model.norm.weight", DType::BF16, {kHidden}}});
   all.push_back({{"lm_head.weight", DType::BF16, {kVocab, kHidden}}});
   std::vector<SafetensorsWriter::Entry> entries;
+  entries.reserve(all.size());
   for (const Pending& one : all) {
     entries.push_back(one.entry);
   }
@@ -129,7 +130,7 @@ TEST(ReloadMemory, AFirstLoadTakesOneLinearMoreThanTheWeightsAndAReloadTheWeight
   ModelOptions options;
   options.isa = static_cast<int>(detect_cpu_isa());
   const StreamOwner stream(Device{}, 1);
-  const auto one_linear = static_cast<int64_t>(2 * kFfn * kHidden / 2 + 2 * kFfn * kHidden / 16);
+  const int64_t one_linear = 2 * kFfn * kHidden / 2 + 2 * kFfn * kHidden / 16;
 
   int64_t before = begin_measuring();
   const auto model = load_model(directory.path(), options, stream.get());
