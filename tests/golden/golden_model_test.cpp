@@ -327,10 +327,12 @@ TEST_P(GoldenModel, ThirtyTwoTogetherAnswerAsEachAlone) {
     return request;
   };
   std::vector<test::Answer> alone;
+  alone.reserve(32);
   for (size_t i = 0; i < 32; ++i) {
     alone.push_back(test::generate(*engine, request_of(i)));
   }
   std::vector<std::unique_ptr<test::Pending>> together;
+  together.reserve(32);
   for (size_t i = 0; i < 32; ++i) {
     together.push_back(std::make_unique<test::Pending>(*engine, request_of(i)));
   }
