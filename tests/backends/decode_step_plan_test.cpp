@@ -1,6 +1,8 @@
 // What the kernel of a whole decode step takes, and how it deals a layer out. No GPU needed.
 #include "backends/cuda/decode_step_plan.h"
 
+#include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -56,6 +58,8 @@ TEST(DecodeStepRefusal, NamesWhatDoesNotFit) {
   for (const int layers : {0, 129}) {
     EXPECT_THAT(with([=](auto& s) { s.layers = layers; }), HasSubstr("layers"));
   }
+  EXPECT_THAT(with([](auto& s) { s.kv_heads = s.heads = 16; }, 12),
+              HasSubstr("no more KV heads than there are multiprocessors"));
   EXPECT_THAT(with([](auto& s) { s.head_dim = 96; }), HasSubstr("head_dim 64 or 128"));
   for (const int kv_heads : {0, 2, 3, 64}) {
     EXPECT_THAT(with([=](auto& s) { s.kv_heads = kv_heads; }), HasSubstr("query heads a KV head"));
@@ -76,6 +80,42 @@ TEST(DecodeStepRefusal, NamesWhatDoesNotFit) {
   }
   // A small GPU: its multiprocessors would have too many rows each.
   EXPECT_THAT(with([](auto&) {}, 16), HasSubstr("strips of 16 rows a multiprocessor"));
+}
+
+TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
+  for (const DecodeStepShape& s : kTaken) {
+    const StepShared p = place_step_shared(s, plan_decode_step(s, kMultiprocessors));
+    const std::vector<int> places{p.x_at[0],
+                                  p.x_at[1],
+                                  p.rows_at,
+                                  p.parts_at,
+                                  p.sums_at,
+                                  p.layers_at,
+                                  p.block_at,
+                                  p.stages_at,
+                                  p.attention_at,
+                                  p.epoch_at,
+                                  p.barriers_at,
+                                  p.pool_at};
+    EXPECT_TRUE(std::is_sorted(places.begin(), places.end(), std::less_equal<>{}));
+    for (const int place : places) {
+      EXPECT_EQ(place % 128, 0);
+    }
+    EXPECT_GE(p.x_at[1] - p.x_at[0], 2 * s.hidden);
+    EXPECT_GE(p.rows_at - p.x_at[1], 2 * std::max(s.inner, s.heads * s.head_dim));
+    EXPECT_GE(p.ring_beside, 1);
+    EXPECT_GE(p.ring_alone, p.ring_beside);
+    EXPECT_EQ(p.attention_bytes % 128, 0);
+    const int rings = kStepWarps * kStepStageBytes;
+    EXPECT_LE(p.pool_at + p.attention_bytes + p.ring_beside * rings, kStepSharedBytes);
+    EXPECT_LE(p.pool_at + p.ring_alone * rings, kStepSharedBytes);
+  }
+}
+
+TEST(DecodeStepShared, LeavesAStageBesideTheLongestRowsAndTables) {
+  const DecodeStepShape s = shape(128, 8192, 64, 8, 128, 32768);
+  ASSERT_EQ(decode_step_refusal(s, kMultiprocessors), "");
+  EXPECT_EQ(place_step_shared(s, plan_decode_step(s, kMultiprocessors)).ring_beside, 1);
 }
 
 TEST(DecodeStepPlan, GivesEveryStripOfEveryMatrixToOneBlock) {

@@ -148,6 +148,9 @@ std::string shape_refusal(const DecodeStepShape& s, int multiprocessors) {
       s.heads < s.kv_heads) {
     return "takes up to " + std::to_string(kMaxGroup) + " query heads a KV head";
   }
+  if (s.kv_heads > multiprocessors) {  // attention's counters and parts
+    return "takes no more KV heads than there are multiprocessors";
+  }
   if (s.page_size < 8 || (s.page_size & (s.page_size - 1)) != 0) {
     return "page_size must be a power of two, at least 8";
   }
