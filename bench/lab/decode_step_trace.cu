@@ -31,7 +31,7 @@ int run(int64_t context) {
   }
   const char* products[] = {"qkv", "o", "gate_up", "down"};
   const char* events[] = {
-      "comes", "has row", "has x", "warp done", "block done", "handed over", "-", "attended"};
+      "comes", "has row", "has x", "warp done", "block done", "handed over", "attended"};
   for (int phase = 0; phase < kPhases; ++phase) {
     for (int event = 0; event < cuda::kTracedEvents; ++event) {
       std::vector<double> us;

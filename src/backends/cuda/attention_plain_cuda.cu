@@ -11,6 +11,7 @@
 
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device/bf16_vector.cuh"
+#include "backends/cuda/device/warp_sum.cuh"
 #include "base/check.h"
 #include "base/number_formats.h"
 #include "ops/attention.h"
@@ -46,14 +47,6 @@ __device__ __forceinline__ float warp_max(float v) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
     v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, step));
-  }
-  return v;
-}
-
-__device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    v += __shfl_xor_sync(kAllLanes, v, step);
   }
   return v;
 }

@@ -76,9 +76,6 @@ __device__ __forceinline__ void await_pieces(StepPiece (&piece)[kCount],
     if (tries == kStepMostTries) {
       __trap();
     }
-#if defined(NIBBLE_STEP_SLEEP)
-    __nanosleep(NIBBLE_STEP_SLEEP);
-#endif
   }
 }
 

@@ -253,13 +253,14 @@ DecodeStepPlan make_plan(const DecodeStepShape& shape, int multiprocessors) {
   return plan;
 }
 
-}  // namespace
-
-DecodeStepPlan plan_decode_step(const DecodeStepShape& shape, int multiprocessors) {
-  const std::string refusal = decode_step_refusal(shape, multiprocessors);
-  CHECK(refusal.empty(), refusal);
-  return make_plan(shape, multiprocessors);
+/// What can be said once the tables are there.
+std::string memory_refusal(const DecodeStepShape& shape, const DecodeStepPlan& plan) {
+  return place_step_shared(shape, plan).ring_beside < 1
+             ? "rows and tables leave no shared memory for the matrices"
+             : "";
 }
+
+}  // namespace
 
 StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepPlan& plan) {
   StepShared shared;
@@ -296,11 +297,16 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepPlan& pla
 
 std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessors) {
   std::string refusal = shape_refusal(shape, multiprocessors);
-  if (refusal.empty() &&
-      place_step_shared(shape, make_plan(shape, multiprocessors)).ring_beside < 1) {
-    return "rows and tables leave no shared memory for the matrices";
-  }
-  return refusal;
+  return refusal.empty() ? memory_refusal(shape, make_plan(shape, multiprocessors)) : refusal;
+}
+
+DecodeStepPlan plan_decode_step(const DecodeStepShape& shape, int multiprocessors) {
+  std::string refusal = shape_refusal(shape, multiprocessors);
+  CHECK(refusal.empty(), refusal);
+  DecodeStepPlan plan = make_plan(shape, multiprocessors);
+  refusal = memory_refusal(shape, plan);
+  CHECK(refusal.empty(), refusal);
+  return plan;
 }
 
 }  // namespace nibble::cuda

@@ -20,10 +20,12 @@
 #include "backends/cuda/decode_step_attention.cuh"
 #include "backends/cuda/decode_step_exchange.cuh"
 #include "backends/cuda/decode_step_plan.h"
+#include "backends/cuda/device/attention.cuh"
 #include "backends/cuda/device/cp_async.cuh"
 #include "backends/cuda/device/nvfp4_decode.cuh"
 #include "backends/cuda/device/prepare_head.cuh"
 #include "backends/cuda/device/ptx.cuh"
+#include "backends/cuda/device/warp_sum.cuh"
 #include "backends/cuda/nvfp4_w4a16_sm90_strips.cuh"
 #include "backends/cuda/nvfp4_w4a16_store.cuh"
 
@@ -32,7 +34,7 @@ namespace nibble::cuda {
 // For bench/lab/decode_step_trace.cu: when a block was where in two layers.
 #if defined(NIBBLE_STEP_TRACE)
 inline constexpr int kTracedLayer = 6;
-inline constexpr int kTracedEvents = 8;
+inline constexpr int kTracedEvents = 7;
 __device__ uint64_t step_trace[256][2 * kNumStepProducts][kTracedEvents];
 __device__ __forceinline__ void trace_step(int layer, int product, int event) {
   const int at = layer - kTracedLayer;
@@ -148,27 +150,10 @@ struct StepRing {
   }
 };
 
-__device__ __forceinline__ float step_warp_sum(float v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    v += __shfl_xor_sync(0xFFFFFFFFu, v, step);
-  }
-  return v;
-}
-
-__device__ __forceinline__ void store_shared(uint32_t address, const uint4& v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(v.x),
-               "r"(v.y),
-               "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
-
 /// Piece `piece` of x to shared memory, in the order of B fragments (nvfp4_w4a16_sm90_strips.cuh):
 /// four lanes have half a K64 block and exchange words. By whole warps.
 __device__ __forceinline__ void store_x(uint32_t x, int piece, const uint4& v) {
-  store_shared(x + piece * 16, transpose_words(v, threadIdx.x % 4));
+  store_shared_16(x + piece * 16, transpose_words(v, threadIdx.x % 4));
 }
 
 /// A thread's part of the residual row: pieces `thread`, `thread + kStepThreads`.
@@ -176,7 +161,7 @@ template <int kNorms>
 struct StepResidual {
   uint4 piece[kNorms];
 
-  /// residual += row `words` (norm_kernel of small_ops.cu); not where `words` is null.
+  /// residual += row `words`, as norm_kernel of small_ops.cu does it.
   __device__ __forceinline__ void add(const DecodeStepParams& p,
                                       int thread,
                                       const uint64_t* words,
@@ -208,7 +193,7 @@ struct StepResidual {
       if (at * 8 < p.hidden) {
         float x[8];
         unpack8(piece[i], x);
-        const float sum = step_warp_sum(square_sum(x));
+        const float sum = warp_sum(square_sum(x));
         if (elect_lane()) {
           sums[at / 32] = sum;
         }
@@ -216,7 +201,7 @@ struct StepResidual {
     }
     step_block_sync();
     const int lane = thread % 32;
-    const float sum = step_warp_sum(lane < p.hidden / 256 ? sums[lane] : 0.0f);
+    const float sum = warp_sum(lane < p.hidden / 256 ? sums[lane] : 0.0f);
     const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.hidden) + p.eps);
 #pragma unroll
     for (int i = 0; i < kNorms; ++i) {
@@ -541,7 +526,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p,
                                             p.rows[kRowAttended],
                                             *reinterpret_cast<const uint32_t*>(shared + p.epoch_at),
                                             l);
-        trace_step(l, product, 7);
+        trace_step(l, product, 6);
       }
       static_assert(kRowAttended == static_cast<int>(kStepO) &&
                     kRowGated == static_cast<int>(kStepDown));

@@ -11,6 +11,7 @@
 #include "backends/cuda/device/activation.cuh"
 #include "backends/cuda/device/bf16_vector.cuh"
 #include "backends/cuda/device/prepare_head.cuh"
+#include "backends/cuda/device/warp_sum.cuh"
 #include "backends/cuda/draw_tokens.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/store_kv_e4m3.h"
@@ -59,14 +60,6 @@ void choose_vector(bool vector, const Launch& launch) {
 }
 
 // ---- norms ----
-
-__device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    v += __shfl_xor_sync(kAllLanes, v, step);
-  }
-  return v;
-}
 
 // Weights [at, at + 8) of a norm, stored as bf16 or, where weight_f32 is not null, as f32.
 template <bool kVector>
