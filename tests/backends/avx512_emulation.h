@@ -228,6 +228,7 @@ inline m512i dpwssd_epi32(m512i sum, m512i a_words, m512i b_words) {
   }
   return reinterpret_cast<m512i>(out);
 }
+inline m512i madd_epi16(m512i a, m512i b) { return dpwssd_epi32(m512i{}, a, b); }
 inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
   const auto odd = [](m512bh v) {
     return reinterpret_cast<m512>(reinterpret_cast<U32>(v) & 0xFFFF0000u);
@@ -281,6 +282,7 @@ inline m512 dpbf16_ps(m512 sum, m512bh a, m512bh b) {
 #define _mm512_inserti64x4 nibble_emulated::inserti64x4
 #define _mm512_loadu_ps nibble_emulated::loadu_ps
 #define _mm512_loadu_si512 nibble_emulated::loadu_si512
+#define _mm512_madd_epi16 nibble_emulated::madd_epi16
 #define _mm512_mask_mov_epi32 nibble_emulated::mask_mov_epi32
 #define _mm512_mask_mov_ps nibble_emulated::mask_mov_ps
 #define _mm512_max_ps nibble_emulated::max_ps

@@ -178,13 +178,6 @@ __attribute__((noinline)) void micro_grid(const PairTile<V>& tile,
     // Otherwise the compiler keeps a register, or a place on the stack, for each address of acc.
     asm("" : "+r"(to));
     typename V::Int sum[kRowsX][kVecs];
-#pragma GCC unroll 6
-    for (int r = 0; r < kRowsX; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        sum[r][v] = V::zero_int();
-      }
-    }
 #pragma GCC unroll 8
     for (int s = 0; s < kPairSteps16; ++s) {
       typename V::Int wv[kVecs];
@@ -197,7 +190,9 @@ __attribute__((noinline)) void micro_grid(const PairTile<V>& tile,
         const typename V::Int xv = V::broadcast_int(x[r] + at + s);
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
-          sum[r][v] = V::dot_pairs16(sum[r][v], wv[v], xv);
+          // Sums that begin as copies of one register of zeros cost up to an instruction of the
+          // multiplying units each.
+          sum[r][v] = s == 0 ? V::first_pairs16(wv[v], xv) : V::dot_pairs16(sum[r][v], wv[v], xv);
         }
       }
       w += kRows;

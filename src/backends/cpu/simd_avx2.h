@@ -143,6 +143,7 @@ struct Avx2 {
     }
   }
   static Int zero_int() { return _mm256_setzero_si256(); }
+  static Int first_pairs16(Int w, Int x) { return _mm256_madd_epi16(w, x); }
   static Int dot_pairs16(Int acc, Int w, Int x) {
     return keep_order(_mm256_add_epi32(acc, _mm256_madd_epi16(w, x)));
   }

@@ -121,19 +121,19 @@ struct Avx512 {
   static Vec finish_digits(Int high, Int low, const int32_t* /*minus_sum*/) {
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
   }
+  // Codes to pairs of int16 (see simd_avx2.h): the nibbles of a word are the first, third, second
+  // and fourth pair's. As in decode_to_pairs() the table holds the values twice.
   static void decode_pairs16(const uint8_t* from, Int* w) {
-    const __m512i table = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
-    const __m512i nibble = _mm512_set1_epi8(15);
-    __m512i codes = _mm512_loadu_si512(from);
-    for (int half = 0; half < 2; ++half) {
-      const __m512i bytes = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
-      w[2 * half] = _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
-      w[2 * half + 1] = _mm512_srai_epi16(bytes, 8);
-      codes = _mm512_srli_epi16(codes, 4);
-    }
+    const __m256i once = _mm256_setr_epi16(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    const __m512i table = _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
+    const __m512i codes = _mm512_loadu_si512(from);
+    w[0] = _mm512_permutexvar_epi16(codes, table);
+    w[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
+    w[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
+    w[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
   }
   static Int zero_int() { return _mm512_set1_epi32(0); }
+  static Int first_pairs16(Int w, Int x) { return _mm512_madd_epi16(w, x); }
   static Int dot_pairs16(Int acc, Int w, Int x) { return _mm512_dpwssd_epi32(acc, w, x); }
   static Vec bits_as_float(Int v) { return _mm512_castsi512_ps(v); }
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
