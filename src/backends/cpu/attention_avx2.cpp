@@ -19,11 +19,10 @@ struct Attention8 : Math8 {
   }
   static Vec spread(const float* from) { return _mm256_load_ps(from); }
   static Vec sum_rows(const Vec* sums) { return sum8x8(sums); }
-  static Vec scores(const float* q, const float* tile, int width) {
-    Vec products;
-    sum_products<Attention8, 1, 8>(
-        q, width, [&](int j, int i) { return _mm256_load_ps(tile + j * width + i); }, &products);
-    return products;
+  template <int kQueries>
+  static void scores(const float* q, const float* tile, int width, Vec* products) {
+    sum_products<Attention8, kQueries, kQueries == 1 ? 8 : 4>(
+        q, width, [&](int j, int i) { return _mm256_load_ps(tile + j * width + i); }, products);
   }
   template <int kQueries, typename T>
   static void products_of_rows(const float* q, const T* const* rows, int width, Vec* products) {

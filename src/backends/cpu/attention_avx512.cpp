@@ -22,11 +22,10 @@ struct Attention16 : Math16 {
   static Vec widen(const uint8_t* from) { return join(load8(from), load8(from + 8)); }
   static Vec spread(const float* from) { return _mm512_broadcast_f32x8(_mm256_load_ps(from)); }
   static Vec sum_rows(const Vec* sums) { return sum16x8(sums); }
-  static Vec scores(const float* q, const float* tile, int width) {
-    Vec products;
-    sum_products<Attention16, 1, 8>(
-        q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); }, &products);
-    return products;
+  template <int kQueries>
+  static void scores(const float* q, const float* tile, int width, Vec* products) {
+    sum_products<Attention16, kQueries, 8>(
+        q, width, [&](int j, int i) { return load(tile + j * 2 * width + i * 2); }, products);
   }
   template <int kQueries, typename T>
   static void products_of_rows(const float* q, const T* const* rows, int width, Vec* products) {

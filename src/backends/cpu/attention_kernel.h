@@ -18,7 +18,8 @@
 //     of its groups of eight channels
 //   spread(q), sum_rows(sums): for sum_products(): eight channels laid out as in a row, the sums of
 //     eight such vectors
-//   scores(q, tile, width): of kLanes positions whose rows begin at `tile`
+//   scores<kQueries>(q, tile, width, products): the products of one or two queries `width` apart
+//     with the kLanes positions whose rows begin at `tile`
 //   products_of_rows<kQueries>(q, rows, width, products): the same of queries `width` apart with
 //     kLanes rows as they are stored
 //   hide(scores, count): minus infinity in the lanes from count on
@@ -304,6 +305,41 @@ void add_all_values(Scratch& s,
   }
 }
 
+// Calls body.operator()<n>(query) for the queries that see any of a tile: two that see the same
+// positions share what is loaded of KV.
+template <typename Body>
+void for_pairs(const Scratch& s, int queries, const Body& body) {
+  for (int query = 0; query < queries; ++query) {
+    if (s.count[query] == 0) {
+      continue;
+    }
+    if (query + 1 < queries && s.count[query] == s.count[query + 1]) {
+      body.template operator()<2>(query);
+      ++query;
+    } else {
+      body.template operator()<1>(query);
+    }
+  }
+}
+
+// Softmax weights of kQueries queries from `query` on over a widened tile of K.
+template <typename V, int kQueries>
+void weigh_widened(Scratch& s, int query, float scale, int width) {
+  constexpr int kVectors = kTile / V::kLanes;
+  typename V::Vec products[kVectors][kQueries];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    if (v * V::kLanes < s.count[query]) {
+      V::template scores<kQueries>(
+          s.q + query * width, s.tile + v * V::kLanes * width, width, products[v]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int n = 0; n < kQueries; ++n) {
+    weigh_tile<V>(s, query + n, scale, width, [&](int v) { return products[v][n]; });
+  }
+}
+
 // All queries over one tile of KV, widened; fetches the rows `ahead`.
 template <typename V, typename T>
 void attend_tile(const AttentionTask& task,
@@ -323,26 +359,22 @@ void attend_tile(const AttentionTask& task,
       _mm256_store_ps(s.tile + V::row_begin(j, width) + i / 8 * V::kRowStep, _mm256_setzero_ps());
     }
   }
-  for (int query = 0; query < queries; ++query) {
-    if (s.count[query] > 0) {
-      weigh_tile<V>(s, query, task.scale, width, [&](int v) {
-        return V::scores(s.q + query * width, s.tile + v * V::kLanes * width, width);
-      });
-    }
-  }
+  for_pairs(s, queries, [&]<int kQueries>(int query) {
+    weigh_widened<V, kQueries>(s, query, task.scale, width);
+  });
   for (int j = 0; j < count; ++j) {
     ahead.fetch(kTile + j + 1);
     widen(tile.rows[kTile + j], task.head_dim, width, s.tile + j * width, 8);
   }
-  for (int query = 0; query < queries; ++query) {
-    add_all_values<V, 1>(
+  for_pairs(s, queries, [&]<int kQueries>(int query) {
+    add_all_values<V, kQueries>(
         s,
         query,
         width,
         [&](int j, int channel) { return V::load(s.tile + j * width + channel); },
         [&](int j, int channel) { return Math8::load(s.tile + j * width + channel); },
         [](int) {});
-  }
+  });
 }
 
 // kQueries queries from `query` on, which see the same positions, without a widened tile; width is
@@ -389,17 +421,9 @@ void attend_few(const AttentionTask& task,
                 RowFetcher<T>& ahead,
                 int queries,
                 int width) {
-  for (int query = 0; query < queries; ++query) {
-    if (s.count[query] == 0) {
-      continue;
-    }
-    if (query + 1 < queries && s.count[query] == s.count[query + 1]) {
-      attend_rows<V, 2>(task, s, tile, ahead, query, width);
-      ++query;
-    } else {
-      attend_rows<V, 1>(task, s, tile, ahead, query, width);
-    }
-  }
+  for_pairs(s, queries, [&]<int kQueries>(int query) {
+    attend_rows<V, kQueries>(task, s, tile, ahead, query, width);
+  });
 }
 
 void write_out(const AttentionTask& task, const float* acc, float sum, uint16_t* out, int width) {
