@@ -1,6 +1,9 @@
 #include "base/cpu_info.h"
 
+#include <algorithm>
 #include <fstream>
+
+#include <unistd.h>
 
 namespace nibble {
 
@@ -59,6 +62,16 @@ std::string cpu_model_name() {
     }
   }
   return "unknown CPU";
+}
+
+int64_t largest_cache_bytes() {
+  int64_t largest = 0;
+#ifdef _SC_LEVEL4_CACHE_SIZE
+  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE}) {
+    largest = std::max<int64_t>(largest, sysconf(level));
+  }
+#endif
+  return largest;
 }
 
 }  // namespace nibble

@@ -22,5 +22,7 @@ Result<CpuIsa> parse_cpu_isa(std::string_view text);  // "scalar", "avx2", "avx5
 
 CpuIsa detect_cpu_isa();
 std::string cpu_model_name();
+// Of the last level, which other cores may share; 0 where the system does not say.
+int64_t largest_cache_bytes();
 
 }  // namespace nibble

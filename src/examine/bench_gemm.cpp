@@ -26,8 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kColdBytes = int64_t{256} << 20;  // copies of a matrix exceed this together
-constexpr int64_t kMaxCopies = 64;
+// Copies of a matrix exceed this together, and twice the last cache of the CPU.
+constexpr int64_t kColdBytes = int64_t{256} << 20;
+constexpr int64_t kMaxCopies = 128;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -106,7 +107,9 @@ Result<PackedCopies> pack_copies(const GemmBackend& backend,
   for (const Tensor& slot : layout) {
     packed.bytes_each += slot.size_bytes();
   }
-  const int64_t copies = std::clamp<int64_t>(kColdBytes / packed.bytes_each + 1, 1, kMaxCopies);
+  const int64_t cold_bytes =
+      std::max(kColdBytes, stream.device.kind == Device::Kind::Cpu ? 2 * largest_cache_bytes() : 0);
+  const int64_t copies = std::clamp<int64_t>(cold_bytes / packed.bytes_each + 1, 1, kMaxCopies);
   const DeviceApi& api = device_api(stream.device);
   for (int64_t copy = 0; copy < copies; ++copy) {
     std::vector<Tensor> slots;

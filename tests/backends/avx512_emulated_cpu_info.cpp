@@ -26,4 +26,6 @@ CpuIsa detect_cpu_isa() {
 
 std::string cpu_model_name() { return "emulated"; }
 
+int64_t largest_cache_bytes() { return 0; }
+
 }  // namespace nibble

@@ -17,6 +17,7 @@ TEST(CpuInfo, LevelsAreNamedAndOrdered) {
 TEST(CpuInfo, DetectsALevelAndAName) {
   EXPECT_GE(detect_cpu_isa(), CpuIsa::Scalar);
   EXPECT_FALSE(cpu_model_name().empty());
+  EXPECT_GE(largest_cache_bytes(), 0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "backends/cpu/gemm_shared.h"
 #include "backends/cpu/isa_abi.h"
+#include "base/cpu_info.h"
 #include "ops/probe.h"
 #include "tensor/device_api.h"
 
@@ -17,7 +18,9 @@ namespace {
 
 using namespace nibble::cpu;  // NOLINT(google-build-using-namespace): the folder's own helpers
 
-constexpr int64_t kReadBytes = int64_t{128} << 20;  // beyond most caches
+// Twice the last cache, which may have hundreds of MB, within these borders.
+constexpr int64_t kLeastReadBytes = int64_t{128} << 20;
+constexpr int64_t kMostReadBytes = int64_t{1} << 30;
 constexpr int kReadPasses = 4;
 constexpr int64_t kRounds = 1 << 19;
 constexpr int kPeakPasses = 3;
@@ -40,19 +43,22 @@ double read_gbps(Stream stream) {
   if (detect_cpu_isa() < CpuIsa::Avx2) {
     return 0.0;
   }
+  constexpr int64_t kGrain = 4096;
+  const int64_t bytes =
+      std::clamp(2 * largest_cache_bytes(), kLeastReadBytes, kMostReadBytes) / kGrain * kGrain;
   const std::unique_ptr<void, FreeMemory> memory(
-      device_api(Device{}).allocate(Device{}, static_cast<size_t>(kReadBytes)));
+      device_api(Device{}).allocate(Device{}, static_cast<size_t>(bytes)));
   if (memory == nullptr) {
     return 0.0;
   }
-  std::memset(memory.get(), 1, static_cast<size_t>(kReadBytes));
+  std::memset(memory.get(), 1, static_cast<size_t>(bytes));
   double best = 0.0;
   for (int pass = 0; pass < kReadPasses; ++pass) {
     const auto start = Clock::now();
-    pool_of(stream).parallel_for(kReadBytes, 4096, [&](int64_t begin, int64_t end, int) {
+    pool_of(stream).parallel_for(bytes, kGrain, [&](int64_t begin, int64_t end, int) {
       sink += probe_read_avx2(static_cast<const char*>(memory.get()) + begin, end - begin);
     });
-    best = std::max(best, static_cast<double>(kReadBytes) / seconds_since(start) / 1e9);
+    best = std::max(best, static_cast<double>(bytes) / seconds_since(start) / 1e9);
   }
   return best;
 }
