@@ -347,6 +347,18 @@ TEST(Nvfp4Layout, DecodesEveryCodeAndScaleExactly) {
   EXPECT_TRUE(std::isnan(bf16_value(encode_scale(127) << 4 | 0x7000)));
 }
 
+TEST(Nvfp4Layout, PlacesTheScalesOfTwoStepsWhereTheyAreDecoded) {
+  for (uint32_t even = 0; even < 256; ++even) {
+    for (uint32_t odd = 0; odd < 256; ++odd) {
+      const uint32_t placed = place_scales(even, odd);
+      ASSERT_LE(placed, 0xFFFFu);
+      ASSERT_EQ(placed & 0x0FF0, even << 4);
+      const uint32_t swapped = placed >> 8 | (placed & 0xFF) << 8;
+      ASSERT_EQ(swapped & 0x0FF0, odd << 4);
+    }
+  }
+}
+
 TEST(Nvfp4Layout, PlacesEveryRecordOnceAndRunsOfATileTogether) {
   const int64_t n = 300;
   const int64_t k = 200;

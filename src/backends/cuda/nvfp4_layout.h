@@ -97,4 +97,10 @@ NIBBLE_HOST_DEVICE constexpr uint32_t encode_scale(uint32_t magnitude) {
   return (22 - 6 - shift) << 3 | (mantissa & 7);
 }
 
+/// The scales (encode_scale) of two K16 steps of a row, as 16 bits: the even step's where it is
+/// decoded, bits 11..4; the odd one's where it is once the bytes are swapped.
+NIBBLE_HOST_DEVICE constexpr uint32_t place_scales(uint32_t even, uint32_t odd) {
+  return even << 4 | (odd & 15) << 12 | odd >> 4;
+}
+
 }  // namespace nibble::cuda

@@ -51,6 +51,7 @@ __global__ void pack_kernel(const PackParams p) {
     if (real && (row - p.first_row) % p.row_step != 0) {
       continue;  // another part's
     }
+    uint32_t even_scale = 0;
     for (int step = 0; step < 4; ++step) {
       const int64_t column = k_block * kRecordColumns + step * 16;
       uint32_t word = 0;
@@ -76,11 +77,13 @@ __global__ void pack_kernel(const PackParams p) {
         mask |= place_code(15, 2 * pair + half) | place_code(15, 2 * pair + half) << 16;
       }
       *to = (*to & ~mask) | word;
-      if (t == 0) {
-        // Word step / 2 of the row pair; bytes 0 and 2 (even step) or 1 and 3 (odd): rows r and r
-        // + 8.
-        record[kRecordCodeBytes + warp * 64 + (lane / 4) * 8 + (step / 2) * 4 + (step % 2) +
-               half * 2] = static_cast<uint8_t>(scale_code);
+      if (step % 2 == 0) {
+        even_scale = scale_code;
+      } else if (t == 0) {
+        // Word step / 2 of the row pair; low half: row r, high half: row r + 8.
+        *reinterpret_cast<uint16_t*>(record + kRecordCodeBytes + warp * 64 + (lane / 4) * 8 +
+                                     (step / 2) * 4 + half * 2) =
+            static_cast<uint16_t>(place_scales(even_scale, scale_code));
       }
     }
     if (k_block == 0 && t == 0) {

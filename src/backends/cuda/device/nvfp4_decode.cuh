@@ -1,7 +1,7 @@
 #pragma once
 // One packed word to four bf16x2 fragments, see nvfp4_layout.h: 9 bit operations and 4 multiplies,
-// and 2 operations for the scales: 15 instructions for 8 weights, of which 6 to 8 use the ALU pipe
-// (shifts left may run as IMAD).
+// and 1 or 2 operations for the scales: 14 or 15 instructions for 8 weights, of which 6 to 8 use
+// the ALU pipe (shifts left may run as IMAD).
 
 #include <cstdint>
 
@@ -19,13 +19,13 @@ __device__ __forceinline__ uint32_t scale_bias() {
   return bias;
 }
 
-/// Bytes 0 and 2 (kOdd = 0) or 1 and 3 (kOdd = 1) of `word` to a bf16x2: scale * 2^119 of
-/// instruction rows r (low half) and r + 8 (high half).
+/// The scales of an even (kOdd = 0) or odd K16 step of `word` (place_scales) to a bf16x2: scale *
+/// 2^119 of instruction rows r (low half) and r + 8 (high half).
 template <int kOdd>
 __device__ __forceinline__ uint32_t expand_scales(uint32_t word, uint32_t bias) {
-  const uint32_t shifted = kOdd ? word >> 4 : word << 4;
+  const uint32_t placed = kOdd ? __byte_perm(word, 0, 0x2301) : word;
   uint32_t scales;
-  asm("lop3.b32 %0, %1, 0x0FF00FF0, %2, 0xEA;" : "=r"(scales) : "r"(shifted), "r"(bias));
+  asm("lop3.b32 %0, %1, 0x0FF00FF0, %2, 0xEA;" : "=r"(scales) : "r"(placed), "r"(bias));
   return scales;
 }
 
