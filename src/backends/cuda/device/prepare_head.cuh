@@ -75,6 +75,7 @@ __device__ __forceinline__ uint4 prepare_head(const uint4& raw,
                                               const Rotation& rotation,
                                               unsigned lanes) {
   float x[8];
+  uint4 own = raw;
   unpack8(raw, x);
   if (norm) {
     float sum = square_sum(x);
@@ -87,14 +88,21 @@ __device__ __forceinline__ uint4 prepare_head(const uint4& raw,
     for (int j = 0; j < 8; ++j) {
       x[j] = x[j] * scale * factor[j];
     }
-    unpack8(pack8(x), x);
+    own = pack8(x);
+    unpack8(own, x);
   }
+  // The other half of the pairs, two bf16 at a time.
+  float y[8];
+  unpack8(make_uint4(__shfl_sync(lanes, own.x, rotation.other, kLanes),
+                     __shfl_sync(lanes, own.y, rotation.other, kLanes),
+                     __shfl_sync(lanes, own.z, rotation.other, kLanes),
+                     __shfl_sync(lanes, own.w, rotation.other, kLanes)),
+          y);
+  if (rotation.rotated) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float y = __shfl_sync(lanes, x[j], rotation.other, kLanes);
-    if (rotation.rotated) {
-      x[j] = rotation.low ? rotate_low(x[j], y, rotation.cosine[j], rotation.sine[j])
-                          : rotate_high(y, x[j], rotation.cosine[j], rotation.sine[j]);
+    for (int j = 0; j < 8; ++j) {
+      x[j] = rotation.low ? rotate_low(x[j], y[j], rotation.cosine[j], rotation.sine[j])
+                          : rotate_high(y[j], x[j], rotation.cosine[j], rotation.sine[j]);
     }
   }
   return pack8(x);
