@@ -60,6 +60,8 @@ struct DecodeStepArgs {
 struct DecodeStepBackend {
   std::string_view name;
   Support (*supports)(const DecodeStepDesc&);
+  // Of a desc that is taken: whether it is expected to be faster than the operations.
+  bool (*pays)(const DecodeStepDesc&);
   // Of the memory that the steps of one model keep from call to call.
   int64_t (*state_bytes)(const DecodeStepDesc&);
   // Fills `state` [state_bytes] u8 and is done when it returns. Again when a tensor of a layer gets

@@ -2,10 +2,12 @@
 #include "backends/cuda/decode_step_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <iterator>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -84,15 +86,17 @@ TEST(DecodeStepRefusal, NamesWhatDoesNotFit) {
 
 TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
   for (const DecodeStepShape& s : kTaken) {
-    const StepShared p = place_step_shared(s, plan_decode_step(s, kMultiprocessors));
+    const StepShared p = place_step_shared(s, decode_step_sizes(s, kMultiprocessors));
     const std::vector<int> places{p.x_at[0],
                                   p.x_at[1],
                                   p.rows_at,
                                   p.parts_at,
                                   p.sums_at,
+                                  p.turns_at,
+                                  p.matrices_at,
                                   p.layers_at,
                                   p.block_at,
-                                  p.stages_at,
+                                  p.runs_at,
                                   p.attention_at,
                                   p.epoch_at,
                                   p.barriers_at,
@@ -103,7 +107,7 @@ TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
     }
     EXPECT_GE(p.x_at[1] - p.x_at[0], 2 * s.hidden);
     EXPECT_GE(p.rows_at - p.x_at[1], 2 * std::max(s.inner, s.heads * s.head_dim));
-    EXPECT_GE(p.ring_beside, 1);
+    EXPECT_GE(p.ring_beside, kStepMinRing);
     EXPECT_GE(p.ring_alone, p.ring_beside);
     EXPECT_EQ(p.attention_bytes % 128, 0);
     const int rings = kStepWarps * kStepStageBytes;
@@ -112,10 +116,17 @@ TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
   }
 }
 
-TEST(DecodeStepShared, LeavesAStageBesideTheLongestRowsAndTables) {
+TEST(DecodeStepShared, LeavesTwoStagesBesideTheLongestRowsAndTables) {
   const DecodeStepShape s = shape(128, 8192, 64, 8, 128, 32768);
   ASSERT_EQ(decode_step_refusal(s, kMultiprocessors), "");
-  EXPECT_EQ(place_step_shared(s, plan_decode_step(s, kMultiprocessors)).ring_beside, 1);
+  EXPECT_EQ(place_step_shared(s, decode_step_sizes(s, kMultiprocessors)).ring_beside, kStepMinRing);
+}
+
+TEST(DecodeStepRefusal, IsNotTheOnlyReasonAgainstIt) {
+  EXPECT_TRUE(decode_step_pays(kTaken[1]));
+  EXPECT_TRUE(decode_step_pays(kTaken[3]));
+  EXPECT_FALSE(decode_step_pays(kTaken[0])) << "fewer strips than multiprocessors";
+  EXPECT_FALSE(decode_step_pays(kTaken[4])) << "rows of two pieces a thread";
 }
 
 TEST(DecodeStepPlan, GivesEveryStripOfEveryMatrixToOneBlock) {
@@ -134,48 +145,141 @@ TEST(DecodeStepPlan, GivesEveryStripOfEveryMatrixToOneBlock) {
   }
 }
 
-// Every K64 block of a block's strips is multiplied once, and every piece is ended by one warp, in
-// its own place.
-void expect_dealt_out(const DecodeStepPlan& plan, size_t b) {
-  const StepBlock& block = plan.blocks[b];
-  std::set<std::tuple<int, int, int>> multiplied;  // product, line, strip of the tile
-  std::set<std::pair<int, int>> ended;             // product, part
-  for (size_t i = 0; i + 1 < std::size(block.stage_begin); ++i) {
-    const size_t p = i % kNumStepProducts;
-    const StepProductPlan& product = plan.products[p];
-    for (size_t at = block.stage_begin[i]; at < block.stage_begin[i + 1]; ++at) {
-      const StepStage& stage = plan.stages[b * static_cast<size_t>(plan.most_stages) + at];
-      ASSERT_EQ(static_cast<size_t>(stage.product()), p);
-      const int line = stage.line() + stage.first();
-      ASSERT_EQ(line / product.k_blocks, (line + stage.count() - 1) / product.k_blocks);
-      const int strip = line / product.k_blocks * kStripsOfTile + stage.strip();
-      ASSERT_GE(strip, block.first_strip[p]);
-      ASSERT_LT(strip, block.first_strip[p] + block.strips[p]);
-      for (int l = line; l < line + stage.count(); ++l) {
-        ASSERT_TRUE(multiplied.emplace(stage.product(), l, stage.strip()).second);
+class DealtOut {
+ public:
+  DealtOut(const DecodeStepPlan& plan, size_t b) : plan_(plan), b_(b), block_(plan.blocks[b]) {}
+
+  std::span<const StepRun> runs(size_t warp, size_t p) const {
+    const size_t i = warp * kNumStepProducts + p;
+    return std::span(plan_.runs)
+        .subspan(b_ * static_cast<size_t>(plan_.sizes.most_runs) + block_.run_begin[i],
+                 static_cast<size_t>(block_.run_begin[i + 1] - block_.run_begin[i]));
+  }
+  static int blocks_of(std::span<const StepRun> runs) {
+    return std::accumulate(
+        runs.begin(), runs.end(), 0, [](int sum, const StepRun& run) { return sum + run.count(); });
+  }
+
+  // Every K64 block of the strips is multiplied once, and every piece is ended by one warp, in its
+  // own place.
+  void expect_complete() const {
+    std::set<std::tuple<size_t, int, int>> multiplied;  // product, line, strip of the tile
+    std::set<std::pair<size_t, int>> ended;             // product, part
+    for (size_t p = 0; p < kNumStepProducts; ++p) {
+      for (size_t w = 0; w < kStepWarps; ++w) {
+        for (const StepRun& run : runs(w, p)) {
+          expect_run(run, p, &multiplied);
+          ASSERT_TRUE(run.hands_on() || ended.emplace(p, run.part).second);
+        }
       }
-      ASSERT_LT(stage.part, plan.part_places);
-      ASSERT_TRUE(!stage.ends_piece() || ended.emplace(stage.product(), stage.part).second);
+    }
+    size_t k_blocks = 0;
+    size_t pieces = 0;
+    for (size_t p = 0; p < kNumStepProducts; ++p) {
+      k_blocks += static_cast<size_t>(block_.strips[p] * plan_.products[p].k_blocks);
+      pieces = std::accumulate(block_.pieces[p], block_.pieces[p] + block_.strips[p], pieces);
+    }
+    EXPECT_EQ(multiplied.size(), k_blocks);
+    EXPECT_EQ(ended.size(), pieces);
+  }
+  // What a warp leaves to the one before it is the first thing that it does, and what that one
+  // goes on with is the last: the rest of the same piece.
+  void expect_shared_in_order() const {
+    for (size_t p = 0; p < kNumStepProducts; ++p) {
+      for (size_t w = 0; w < kStepWarps; ++w) {
+        const auto own = runs(w, p);
+        for (size_t i = 0; i < own.size(); ++i) {
+          ASSERT_TRUE(!own[i].takes_over() || i + 1 == own.size());
+          ASSERT_TRUE(!own[i].hands_on() || i == 0);
+          ASSERT_FALSE(own[i].takes_over() && own[i].hands_on());
+        }
+        const bool takes = !own.empty() && own.back().takes_over();
+        const auto next = w + 1 < kStepWarps ? runs(w + 1, p) : std::span<const StepRun>{};
+        ASSERT_EQ(takes, !next.empty() && next.front().hands_on());
+        if (takes) {
+          ASSERT_EQ(own.back().part, next.front().part);
+          ASSERT_EQ(own.back().x_block(), next.front().x_block() + next.front().count());
+        }
+      }
     }
   }
-  size_t k_blocks = 0;
-  size_t pieces = 0;
-  for (size_t p = 0; p < kNumStepProducts; ++p) {
-    k_blocks += static_cast<size_t>(block.strips[p] * plan.products[p].k_blocks);
-    pieces = std::accumulate(block.pieces[p], block.pieces[p] + block.strips[p], pieces);
+  // The table of a warp's runs of a layer is gone through in a circle.
+  void expect_circle() const {
+    for (size_t w = 0; w < kStepWarps; ++w) {
+      const size_t begin = block_.run_begin[w * kNumStepProducts];
+      const size_t end = block_.run_begin[(w + 1) * kNumStepProducts];
+      const auto first = static_cast<int64_t>(b_) * plan_.sizes.most_runs;
+      for (size_t i = begin; i < end; ++i) {
+        const StepRun& run = plan_.runs[static_cast<size_t>(first) + i];
+        ASSERT_EQ(run.is_last(), i + 1 == end);
+        const auto next = static_cast<int>(run.is_last() ? begin : i + 1);
+        ASSERT_EQ(run.advance, (next - static_cast<int>(i)) * static_cast<int>(sizeof(StepRun)));
+      }
+    }
   }
-  EXPECT_EQ(multiplied.size(), k_blocks);
-  EXPECT_EQ(ended.size(), pieces);
-}
 
-TEST(DecodeStepPlan, DealsEveryPieceOfAStripToOneWarp) {
+ private:
+  void expect_run(const StepRun& run,
+                  size_t p,
+                  std::set<std::tuple<size_t, int, int>>* multiplied) const {
+    const StepProductPlan& product = plan_.products[p];
+    ASSERT_EQ(static_cast<size_t>(run.product()), p);
+    const auto record = static_cast<int>(run.codes_at() % kTileRecordBytes);
+    const int load = static_cast<int>(run.codes_at() / kTileRecordBytes);
+    const int strip_of_tile = record / kRecordBytes * 4 + record % kRecordBytes / 512;
+    ASSERT_EQ(record % kRecordBytes % 512, 0);
+    ASSERT_EQ(record % kRecordBytes + run.scales, kRecordCodeBytes + strip_of_tile % 4 * 64);
+    ASSERT_GT(run.stages, 0);
+    const int line = load + run.first();
+    // All that is loaded is inside of the matrix.
+    ASSERT_LE(load + kStepStage, row_tiles_of(product.n) * product.k_blocks);
+    ASSERT_LE(run.first() + run.first_count(), kStepStage);
+    ASSERT_EQ(line % product.k_blocks, run.x_block());
+    ASSERT_EQ(line / product.k_blocks, (line + run.count() - 1) / product.k_blocks);
+    const int strip = line / product.k_blocks * kStripsOfTile + strip_of_tile;
+    ASSERT_GE(strip, block_.first_strip[p]);
+    ASSERT_LT(strip, block_.first_strip[p] + block_.strips[p]);
+    for (int l = line; l < line + run.count(); ++l) {
+      ASSERT_TRUE(multiplied->emplace(p, l, strip_of_tile).second);
+    }
+    ASSERT_LT(run.part, plan_.sizes.part_places);
+  }
+
+  const DecodeStepPlan& plan_;
+  size_t b_;
+  const StepBlock& block_;
+};
+
+TEST(DecodeStepPlan, DealsEveryPieceOfAStripOut) {
   for (const DecodeStepShape& s : kTaken) {
     const DecodeStepPlan plan = plan_decode_step(s, kMultiprocessors);
-    for (const size_t b : {size_t{0}, plan.blocks.size() / 2, plan.blocks.size() - 1}) {
-      SCOPED_TRACE(s.hidden);
-      expect_dealt_out(plan, b);
+    ASSERT_EQ(plan.runs.size(), plan.blocks.size() * static_cast<size_t>(plan.sizes.most_runs));
+    for (size_t b = 0; b < plan.blocks.size(); b += b % 5 + 1) {
+      SCOPED_TRACE(std::to_string(s.hidden) + ", block " + std::to_string(b));
+      const DealtOut dealt(plan, b);
+      dealt.expect_complete();
+      dealt.expect_shared_in_order();
+      dealt.expect_circle();
     }
   }
+}
+
+// Qwen3-8B: a warp has little more than the sixteenth of its block, or the longest piece.
+TEST(DecodeStepPlan, GivesWarpsTheSameToDo) {
+  const DecodeStepPlan plan = plan_decode_step(kTaken[1], kMultiprocessors);
+  constexpr std::array<int, kNumStepProducts> kMost = {13, 16, 52, 24};
+  int shared = 0;
+  for (size_t b = 0; b < plan.blocks.size(); ++b) {
+    const DealtOut dealt(plan, b);
+    for (size_t p = 0; p < kNumStepProducts; ++p) {
+      for (size_t w = 0; w < kStepWarps; ++w) {
+        const auto runs = dealt.runs(w, p);
+        EXPECT_LE(DealtOut::blocks_of(runs), kMost[p]) << "block " << b << " warp " << w;
+        shared += !runs.empty() && runs.back().takes_over() ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(shared, 0) << "without shared pieces 63 for gate and up";
 }
 
 }  // namespace

@@ -88,8 +88,9 @@ struct DecodeStage {
     return kSegments >= 8 ? segment ^ (row & 7) : segment ^ (row >> 1 & 3);
   }
 
-  /// Starts copying the keys and values of tokens [first, first + kTokens) of a KV head; zeros from
-  /// token `end` on (end <= length). By a warp.
+  /// Starts copying the keys and values (or only some of it) of tokens [first, first + kTokens) of
+  /// a KV head; zeros from token `end` on (end <= length). By a warp.
+  template <bool kKeys = true, bool kValues = true>
   static __device__ __forceinline__ void copy(const DecodeParams& p,
                                               const int32_t* table,
                                               int head,
@@ -106,7 +107,7 @@ struct DecodeStage {
       // Eight tokens lie in one page.
       const int position = first + tile * 8;
       const int inside = min(position, length - 1);
-      const int page = __ldg(table + (inside >> p.page_shift));
+      const int page = table[inside >> p.page_shift];
       const int64_t token =
           (static_cast<int64_t>(page) << p.page_shift) + (inside & (p.call.page_size - 1) & ~7);
       const int64_t offset = token * token_bytes + head * kRowBytes + lane_segment * 16;
@@ -117,8 +118,12 @@ struct DecodeStage {
         const int row = i * kLanesRows + lane_row;
         const bool valid = position + row < end;
         const uint32_t at = to + (tile * 8 + row) * kRowBytes + place(lane_segment, row) * 16;
-        copy_async_16(at, k + row * token_bytes, valid);
-        copy_async_16(at + kStageBytes, v + row * token_bytes, valid);
+        if constexpr (kKeys) {
+          copy_async_16(at, k + row * token_bytes, valid);
+        }
+        if constexpr (kValues) {
+          copy_async_16(at + kStageBytes, v + row * token_bytes, valid);
+        }
       }
     }
   }

@@ -11,6 +11,7 @@
 
 #include "backends/cuda/attention_decode_few.cuh"
 #include "backends/cuda/decode_step_exchange.cuh"
+#include "backends/cuda/decode_step_registers.cuh"
 #include "backends/cuda/device/ptx.cuh"
 
 namespace nibble::cuda {
@@ -32,7 +33,7 @@ struct StepQkvRow {
                          : p.call.heads + share.head + (row == p.group ? 0 : p.call.kv_heads);
     // The lanes of a half warp that have channels.
     const unsigned lanes = ((1u << (kDim / 8)) - 1) << (threadIdx.x & 16);
-    return await_piece(words + (head * kDim + at) / 2, tag, lanes);
+    return await_piece(words + step_word(head * kDim + at), tag, lanes);
   }
 };
 
@@ -42,7 +43,7 @@ struct StepAttendedRow {
   uint32_t tag;
   __device__ __forceinline__ void store(
       const DecodeParams& p, int sequence, int head, int column, const uint2& columns) const {
-    uint64_t* to = words + (head * kDim + column) / 2;
+    uint64_t* to = words + step_word(head * kDim + column);
     store_word(to, columns.x, tag);
     store_word(to + 1, columns.y, tag);
   }
@@ -65,7 +66,12 @@ struct StepAttention {
   // Scores of a stage: a float2 a lane and tile.
   static constexpr int kScoreBytes = Stage::kTiles * 32 * 8;
   static constexpr int kScores = Layout::kBytes;
-  static constexpr int kBytes = kScores + kDecodeWarps * kStages * kScoreBytes;
+  // What no layer changes, and a layer's norms: asked for before the rows are there.
+  static constexpr int kNorms = kScores + kDecodeWarps * kStages * kScoreBytes;  // of q, of k: bf16
+  static constexpr int kAngles = kNorms + 2 * kDim * 2;  // of the token: f32
+  static constexpr int kToken = kAngles + kDim * 4;      // position in kAngles: 0; slot; length
+  static constexpr int kPages = kToken + 16;             // of the block's first chunk
+  static constexpr int kBytes = kPages + kStepKnownPages * 4;
   static constexpr int kSteps = Stage::kSegments / 2 / kChainWarps;  // of a warp's columns
   static constexpr int kColumns = kDim / 8 / kChainWarps;            // tiles of eight
 
@@ -85,28 +91,50 @@ struct StepAttention {
     return (i * kDecodeWarps + chain) * Stage::kTokens;
   }
 
-  /// Asks for this warp's stage of a round of kStages, where there is one.
+  /// The sequence's pages, as far as the chunk needs them.
+  static __device__ __forceinline__ const int32_t* pages(const DecodeParams& p,
+                                                         const decode_few::Share& share,
+                                                         uint8_t* memory,
+                                                         bool first) {
+    const int first_page = share.begin() >> p.page_shift;
+    return first && share.cut.tokens() <= kStepKnownPages << p.page_shift
+               ? reinterpret_cast<const int32_t*>(memory + kPages) - first_page
+               : p.call.page_table;
+  }
+
+  /// Asks for the keys, or the values, of this warp's stage of a round of kStages, where there is
+  /// one: a group of copies.
+  template <bool kKeys>
   __device__ __forceinline__ void ask(const DecodeParams& p,
                                       const decode_few::Share& share,
+                                      const int32_t* pages,
                                       uint32_t shared,
                                       int round) const {
     const int token = token_of(round * kStages + part);
     if (part < kStages && token < share.tokens()) {
-      Stage::copy(p,
-                  p.call.page_table,
-                  share.head,
-                  share.begin() + token,
-                  share.length - 1,  // the new one comes otherwise
-                  share.length,
-                  slot(shared, part));
+      Stage::template copy<kKeys, !kKeys>(p,
+                                          pages,
+                                          share.head,
+                                          share.begin() + token,
+                                          share.length - 1,  // the new one comes otherwise
+                                          share.length,
+                                          slot(shared, part));
     }
     copy_async_commit();
+  }
+  __device__ __forceinline__ void ask_first(const DecodeParams& p,
+                                            const decode_few::Share& share,
+                                            const int32_t* pages,
+                                            uint32_t shared) const {
+    ask<true>(p, share, pages, shared, 0);
+    ask<false>(p, share, pages, shared, 0);
   }
 
   /// Attends to a chunk whose first round has been asked for. By all threads of the block; shared
   /// memory is free again after the next step_block_sync().
   __device__ __forceinline__ void run(const DecodeParams& p,
                                       const decode_few::Share& share,
+                                      const int32_t* pages,
                                       uint8_t* memory,
                                       const StepQkvRow<kDim>& source,
                                       const StepAttendedRow<kDim>& target) const {
@@ -134,7 +162,7 @@ struct StepAttention {
     for (int round = 0; token_of(round * kStages) < tokens; ++round) {
       const int own = token_of(round * kStages + part);
       if (part < kStages && own < tokens) {
-        copy_async_wait<0>();
+        copy_async_wait<1>();  // the keys
         __syncwarp();
         const uint32_t stage = slot(shared, part);
         const int left = share.length - share.begin() - own;
@@ -150,8 +178,17 @@ struct StepAttention {
         for (int tile = 0; tile < Stage::kTiles; ++tile) {
           to[tile * 32 + lane] = make_float2(s[tile][0], s[tile][1]);
         }
+        copy_async_wait<0>();  // the values
+        if (left <= Stage::kTokens) {
+          __syncwarp();  // all of them
+          decode_few::patch_stage<Stage>(stage, left - 1, memory + Layout::kNew);
+        }
       }
       chain_sync();
+      const bool more = token_of((round + 1) * kStages) < tokens;
+      if (more) {
+        ask<true>(p, share, pages, shared, round + 1);
+      }
 #pragma unroll 1
       for (int i = 0; i < kStages && token_of(round * kStages + i) < tokens; ++i) {
         float s[Stage::kTiles][4];
@@ -174,20 +211,21 @@ struct StepAttention {
             top,
             sum);
       }
-      if (token_of((round + 1) * kStages) < tokens) {
+      if (more) {
         chain_sync();
-        ask(p, share, shared, round + 1);
+        ask<false>(p, share, pages, shared, round + 1);
       }
     }
     sum[0] += __shfl_xor_sync(~0u, sum[0], 1);
     sum[0] += __shfl_xor_sync(~0u, sum[0], 2);
     // Where the chain's first keys were, which nobody reads any more.
-    const int row = lane / 4;
+    const int lane_again = thread_again() % 32;
+    const int row = lane_again / 4;
     if (row < p.group) {
       auto* rows = reinterpret_cast<float*>(memory + chain * Layout::kWarpRing);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        const int column = ((part * kColumns + i) * 4 + lane % 4) * 2;
+        const int column = ((part * kColumns + i) * 4 + lane_again % 4) * 2;
         *reinterpret_cast<float2*>(Result<Cache, kDim, 8>::place(rows, row, column)) =
             make_float2(o[i][0], o[i][1]);
       }
@@ -223,6 +261,55 @@ struct StepAttention {
   }
 };
 
+/// Once a step: the token's angles, slot and length and the first chunk's pages to shared memory,
+/// and `p` to them, so that no layer waits for them. By all threads.
+template <int kDim, int kStages>
+__device__ __forceinline__ void step_know(DecodeParams& p, uint8_t* memory, bool has_norms) {
+  using Attention = StepAttention<kDim, kStages>;
+  const PagedPrepare& prepare = p.call.prepare;
+  auto* angles = reinterpret_cast<float*>(memory + Attention::kAngles);
+  auto* token = reinterpret_cast<int32_t*>(memory + Attention::kToken);
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < 2 * prepare.half) {
+    angles[thread] = prepare.cos_sin[prepare.positions[0] * prepare.table_stride + thread];
+  }
+  const decode_few::Share share = decode_few::share_of(p, static_cast<int>(blockIdx.x));
+  const int page = (share.begin() >> p.page_shift) + thread;
+  if (thread < kStepKnownPages && page << p.page_shift < share.length) {
+    reinterpret_cast<int32_t*>(memory + Attention::kPages)[thread] = p.call.page_table[page];
+  }
+  if (thread == 0) {
+    token[0] = 0;
+    token[1] = prepare.slots[0];
+    token[2] = p.call.kv_lens[0];
+  }
+  step_block_sync();
+  if (thread == 0) {
+    p.call.kv_lens = token + 2;
+    p.call.prepare.positions = token;
+    p.call.prepare.slots = token + 1;
+    p.call.prepare.cos_sin = angles;
+    auto* norms = reinterpret_cast<__nv_bfloat16*>(memory + Attention::kNorms);
+    p.call.prepare.q_weight = has_norms ? norms : nullptr;
+    p.call.prepare.k_weight = has_norms ? norms + kDim : nullptr;
+  }
+}
+
+/// Asks for the norms of a layer's heads, where it has any. With the keys' copies.
+template <int kDim, int kStages>
+__device__ __forceinline__ void step_ask_norms(const DecodeParams& p,
+                                               uint32_t memory,
+                                               const void* q_norm,
+                                               const void* k_norm) {
+  constexpr int kPieces = kDim / 8;  // of a norm
+  const int thread = thread_again();
+  if (q_norm != nullptr && thread < 2 * kPieces) {
+    const auto* from = static_cast<const uint8_t*>(thread < kPieces ? q_norm : k_norm);
+    copy_async_16(memory + StepAttention<kDim, kStages>::kNorms + thread * 16,
+                  from + thread % kPieces * 16);
+  }
+}
+
 // Functions of their own: what they need of registers would cost the products some, and these are
 // read back from local memory, whose cache is small beside all that shared memory. `p` and `epoch`
 // are in shared memory.
@@ -232,7 +319,9 @@ template <int kDim, int kStages>
 __device__ __noinline__ void step_ask(const DecodeParams& p, uint8_t* memory, int warp, int index) {
   const decode_few::Share share = decode_few::share_of(p, index);
   if (share.length > 0) {
-    StepAttention<kDim, kStages>(warp).ask(p, share, shared_address(memory), 0);
+    using Attention = StepAttention<kDim, kStages>;
+    Attention(warp).ask_first(
+        p, share, Attention::pages(p, share, memory, true), shared_address(memory));
   }
 }
 
@@ -249,19 +338,22 @@ __device__ __noinline__ void step_attend(const DecodeParams& p,
   const StepAttention<kDim, kStages> attention(warp);
   const StepQkvRow<kDim> source{qkv, tag};
   const StepAttendedRow<kDim> target{attended, tag};
-  const int shares = step_shares(p);
+  copy_async_wait<0>();  // the norms of heads, for all
+  step_block_sync();
 #pragma unroll 1
-  for (int i = static_cast<int>(blockIdx.x); i < shares; i += static_cast<int>(gridDim.x)) {
+  for (int i = static_cast<int>(blockIdx.x); i < step_shares(p); i += static_cast<int>(gridDim.x)) {
     const decode_few::Share share = decode_few::share_of(p, i);
     if (share.length <= 0) {
       attention.run_empty(p, share, source, target);
       continue;
     }
-    if (i != static_cast<int>(blockIdx.x)) {
+    const bool first = i == static_cast<int>(blockIdx.x);
+    const int32_t* pages = StepAttention<kDim, kStages>::pages(p, share, memory, first);
+    if (!first) {
       step_block_sync();
-      attention.ask(p, share, shared_address(memory), 0);
+      attention.ask_first(p, share, pages, shared_address(memory));
     }
-    attention.run(p, share, memory, source, target);
+    attention.run(p, share, pages, memory, source, target);
   }
 }
 

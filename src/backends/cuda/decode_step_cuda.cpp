@@ -85,6 +85,8 @@ Support supports(const DecodeStepDesc& desc) {
   return {ok, std::move(refusal)};
 }
 
+bool pays(const DecodeStepDesc& desc) { return cuda::decode_step_pays(shape_of(desc)); }
+
 int64_t state_bytes(const DecodeStepDesc& desc) {
   return cuda::decode_step_state_bytes(shape_of(desc), cuda::num_multiprocessors(desc.device));
 }
@@ -174,6 +176,7 @@ extern const DecodeStepBackend kDecodeStepSm90;
 const DecodeStepBackend kDecodeStepSm90{
     .name = "decode_step_sm90",
     .supports = supports,
+    .pays = pays,
     .state_bytes = state_bytes,
     .prepare = prepare,
     .run = run,

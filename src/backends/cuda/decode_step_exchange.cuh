@@ -23,7 +23,16 @@ __device__ __forceinline__ void store_word(uint64_t* to, uint32_t pair, uint32_t
       : "memory");
 }
 
-/// Eight values, as they are stored.
+/// The word of values `value` (even) and value + 1 of a row. Pieces of eight values are stored in
+/// two halves, those of 32 pieces one after another: a warp that loads 32 pieces loads 512
+/// contiguous bytes at a time.
+constexpr __device__ __forceinline__ int step_word(int value) {
+  return value / 256 * 128 + value % 8 / 4 * 64 + value / 8 % 32 * 2 + value % 4 / 2;
+}
+/// Where a row of so many values ends, in words.
+constexpr int step_words(int values) { return (values + 255) / 256 * 128; }
+
+/// Eight values; `from`: the first one's word.
 struct StepPiece {
   uint32_t pair[4];
   uint32_t tag[4];
@@ -36,7 +45,7 @@ struct StepPiece {
                  : "memory");
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
                  : "=l"(w[2]), "=l"(w[3])
-                 : "l"(from + 2)
+                 : "l"(from + 64)
                  : "memory");
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

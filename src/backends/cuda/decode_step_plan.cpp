@@ -1,6 +1,7 @@
 #include "backends/cuda/decode_step_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/cuda/nvfp4_layout.h"
 #include "backends/cuda/nvfp4_w4a16_cuts.h"
@@ -15,10 +16,12 @@ namespace {
 constexpr int kRowMultiple = 256;
 constexpr int kMaxHidden = 8192;  // two pieces a thread
 constexpr int kMaxInner = 32768;  // x in shared memory
-constexpr int kMaxGroup = 8;      // query heads a KV head
-constexpr int kMaxLayers = 128;   // the table of layers is kept in shared memory
+constexpr int kStripsOfRecord = kRecordRows / kStripRows;
+constexpr int kMaxGroup = 8;     // query heads a KV head
+constexpr int kMaxLayers = 128;  // the table of layers is kept in shared memory
 // K64 blocks that a piece costs besides its own: storing its sums, a short stage.
 constexpr int kPieceCost = 1;
+constexpr int kLeastPart = 2;  // K64 blocks of a piece's last part: fewer are not worth a wait
 
 struct Matrix {
   int n, k;
@@ -64,21 +67,75 @@ std::vector<int> first_strips(int strips, int blocks, int light) {
   return first;
 }
 
-/// A piece of a strip, for one warp.
+/// A piece of a strip, or a part of one, for one warp.
 struct Piece {
   int strip, first_line, begin, count, part;  // K64 blocks
+  bool takes_over = false, hands_on = false;  // the last, the first part of a piece
 };
 
-struct Deal {
-  std::array<std::vector<Piece>, kStepWarps> of_warp;
-  std::array<int, kStepWarps> cost{};
+using Deal = std::array<std::vector<Piece>, kStepWarps>;
 
-  void give(const Piece& piece) {
-    const auto least = std::min_element(cost.begin(), cost.end()) - cost.begin();
-    of_warp[static_cast<size_t>(least)].push_back(piece);
-    cost[static_cast<size_t>(least)] += piece.count + kPieceCost;
+/// Deals `pieces`, the longest first, so that no warp has more than `share` to do; false: it needs
+/// more.
+bool deal_pieces(std::vector<Piece> pieces, int share, Deal* deal) {
+  const auto cost = [](const Piece& piece) { return piece.count + kPieceCost; };
+  std::optional<Piece> first_part;  // of what the warp before ends with
+  for (size_t w = 0; w < kStepWarps; ++w) {
+    std::vector<Piece>& own = (*deal)[w];
+    own.clear();
+    int left = share;
+    if (first_part) {
+      own.push_back(*first_part);
+      left -= cost(*first_part);
+      first_part.reset();
+    }
+    const auto next = [&] {
+      return std::find_if(
+          pieces.begin(), pieces.end(), [&](const Piece& piece) { return cost(piece) <= left; });
+    };
+    for (auto fits = next(); fits != pieces.end(); fits = next()) {
+      left -= cost(*fits);
+      own.push_back(*fits);
+      pieces.erase(fits);
+    }
+    if (pieces.empty() || w + 1 == kStepWarps) {
+      continue;
+    }
+    // The shortest: its two parts are furthest apart. The first is whole stages.
+    Piece& cut = pieces.back();
+    const int first =
+        static_cast<int>(ceil_div(cut.count + kPieceCost - left, kStepStage)) * kStepStage;
+    if (cut.count - first < kLeastPart || first + kPieceCost > share) {
+      continue;
+    }
+    Piece last = cut;
+    last.takes_over = true;
+    last.first_line += first;
+    last.begin += first;
+    last.count -= first;
+    own.push_back(last);
+    first_part = cut;
+    first_part->hands_on = true;
+    first_part->count = first;
+    pieces.pop_back();
   }
-};
+  return pieces.empty();
+}
+
+Deal deal_pieces(const std::vector<Piece>& pieces) {
+  int all = 0;
+  int longest = 0;
+  for (const Piece& piece : pieces) {
+    all += piece.count + kPieceCost;
+    longest = std::max(longest, piece.count + kPieceCost);
+  }
+  Deal deal;
+  int share = std::max(static_cast<int>(ceil_div(all, kStepWarps)), longest);
+  while (!deal_pieces(pieces, share, &deal)) {
+    ++share;
+  }
+  return deal;
+}
 
 /// The pieces of `strips` strips from `first` on, and how many each has.
 std::vector<Piece> pieces_of_strips(
@@ -103,22 +160,26 @@ std::vector<Piece> pieces_of_strips(
   return all;
 }
 
-void add_stages(const Piece& piece, size_t product, std::vector<StepStage>* stages) {
-  for (int at = 0; at < piece.count; at += kStepStage) {
-    const int count = std::min(kStepStage, piece.count - at);
-    const int line = piece.first_line + at;
-    // A short stage begins earlier, in lines that it does not need.
-    const int load = std::max(0, line + count - kStepStage);
-    const bool ends = at + count == piece.count;
-    StepStage stage{};
-    stage.where = static_cast<uint32_t>(load) | static_cast<uint32_t>(piece.strip) << 20 |
-                  static_cast<uint32_t>(line - load) << 23 |
-                  static_cast<uint32_t>(count - 1) << 25 | (ends ? 1u << 27 : 0u) |
-                  static_cast<uint32_t>(product) << 28;
-    stage.x_block = static_cast<uint16_t>(piece.begin + at);
-    stage.part = static_cast<uint16_t>(piece.part);
-    stages->push_back(stage);
-  }
+StepRun run_of(const Piece& piece, size_t product) {
+  const int short_count = piece.count % kStepStage;
+  const int count = short_count == 0 ? kStepStage : short_count;
+  // A short stage begins earlier, in lines that it does not need.
+  const int load = std::max(0, piece.first_line + count - kStepStage);
+  const int64_t record =
+      int64_t{load} * kTileRecordBytes + piece.strip / kStripsOfRecord * kRecordBytes;
+  const int quarter = piece.strip % kStripsOfRecord;
+  const int64_t codes = record + quarter * (kRecordCodeBytes / kStripsOfRecord);
+  StepRun run{};
+  run.codes = static_cast<uint32_t>(codes) | static_cast<uint32_t>(product) << 3;
+  run.scales = static_cast<int16_t>(record + kRecordCodeBytes +
+                                    quarter * (kRecordScaleBytes / kStripsOfRecord) - codes);
+  run.stages = static_cast<uint16_t>(ceil_div(piece.count, kStepStage));
+  run.x_at = static_cast<uint16_t>(piece.begin * kStepBlockX);
+  run.part = static_cast<uint16_t>(piece.part);
+  run.what = static_cast<uint16_t>((piece.first_line - load) | (count - 1) << 2 |
+                                   (piece.takes_over ? 1 << 4 : 0) | (piece.hands_on ? 1 << 5 : 0));
+  run.advance = sizeof(StepRun);
+  return run;
 }
 
 }  // namespace
@@ -133,8 +194,30 @@ int decode_step_blocks(const DecodeStepShape& shape, int multiprocessors) {
 
 namespace {
 
-/// What can be said of a shape without its tables.
-std::string shape_refusal(const DecodeStepShape& s, int multiprocessors) {
+/// Runs that pieces which two warps share are more, of a product: a warp shares one with the next.
+constexpr int kMostShared = kStepWarps - 1;
+
+/// Of a shape whose rows and matrices are of a size that is taken.
+DecodeStepSizes sizes_of(const DecodeStepShape& shape, int multiprocessors) {
+  DecodeStepSizes sizes;
+  sizes.blocks = decode_step_blocks(shape, multiprocessors);
+  const auto matrices = matrices_of(shape);
+  for (size_t p = 0; p < kNumStepProducts; ++p) {
+    const W4A16Cuts cuts = w4a16_cuts(matrices[p].n, matrices[p].k);
+    for (int tile = 0; tile < cuts.row_tiles; ++tile) {
+      const int begin = tile * cuts.k_blocks;
+      sizes.max_pieces[p] = std::max(
+          sizes.max_pieces[p], cuts.unit_of(begin + cuts.k_blocks - 1) - cuts.unit_of(begin) + 1);
+    }
+    const int strips = static_cast<int>(ceil_div(matrices[p].n / kStripRows, sizes.blocks));
+    sizes.most_strips = std::max(sizes.most_strips, strips);
+    sizes.part_places = std::max(sizes.part_places, strips * sizes.max_pieces[p]);
+    sizes.most_runs += strips * sizes.max_pieces[p] + kMostShared;
+  }
+  return sizes;
+}
+
+std::string refusal_of(const DecodeStepShape& s, int multiprocessors) {
   if (multiprocessors < 1) {
     return "no multiprocessors";
   }
@@ -167,36 +250,30 @@ std::string shape_refusal(const DecodeStepShape& s, int multiprocessors) {
            ", at most " + std::to_string(kMaxInner);
   }
   const int blocks = decode_step_blocks(s, multiprocessors);
-  int stages = 0;
   for (const Matrix& matrix : matrices_of(s)) {
-    const int strips = static_cast<int>(ceil_div(matrix.n / kStripRows, blocks));
-    if (strips > kStepMaxStrips) {
+    if (ceil_div(matrix.n / kStripRows, blocks) > kStepMaxStrips) {
       return "a matrix has more than " + std::to_string(kStepMaxStrips) +
              " strips of 16 rows a multiprocessor";
     }
-    const W4A16Cuts cuts = w4a16_cuts(matrix.n, matrix.k);
-    if (cuts.total() >= kStepMaxLines) {
-      return "a matrix has 2^33 weights or more";
+    if (w4a16_cuts(matrix.n, matrix.k).total() >= kStepMaxLines) {
+      return "a matrix has more than 7 billion weights";
     }
-    int most = 0;
-    for (int tile = 0; tile < cuts.row_tiles; ++tile) {
-      int of_tile = 0;
-      for (const auto& piece : pieces_of(cuts, tile)) {
-        of_tile += static_cast<int>(ceil_div(piece[1] - piece[0], kStepStage));
-      }
-      most = std::max(most, of_tile);
-    }
-    stages += strips * most;
   }
-  if (stages > kStepMaxStages) {
+  const DecodeStepSizes sizes = sizes_of(s, multiprocessors);
+  if (sizes.most_runs > kStepMaxRuns) {
     return "a layer has too many pieces for a block's table";
   }
-  return {};
+  return place_step_shared(s, sizes).ring_beside < kStepMinRing
+             ? "rows and tables leave no shared memory for the matrices"
+             : "";
 }
 
-DecodeStepPlan make_plan(const DecodeStepShape& shape, int multiprocessors) {
+}  // namespace
+
+DecodeStepPlan plan_decode_step(const DecodeStepShape& shape, int multiprocessors) {
   DecodeStepPlan plan;
-  const int num_blocks = decode_step_blocks(shape, multiprocessors);
+  plan.sizes = decode_step_sizes(shape, multiprocessors);
+  const int num_blocks = plan.sizes.blocks;
   plan.blocks.resize(static_cast<size_t>(num_blocks));
   const auto matrices = matrices_of(shape);
   std::array<W4A16Cuts, kNumStepProducts> cuts;
@@ -207,62 +284,52 @@ DecodeStepPlan make_plan(const DecodeStepShape& shape, int multiprocessors) {
     product.strips = product.n / kStripRows;
     cuts[p] = w4a16_cuts(product.n, product.k);
     product.k_blocks = cuts[p].k_blocks;
-    for (int tile = 0; tile < cuts[p].row_tiles; ++tile) {
-      product.max_pieces =
-          std::max(product.max_pieces, static_cast<int>(pieces_of(cuts[p], tile).size()));
-    }
   }
   std::array<std::vector<int>, kNumStepProducts> begins;
   for (size_t p = 0; p < kNumStepProducts; ++p) {
     begins[p] = first_strips(
         plan.products[p].strips, num_blocks, shape.kv_heads < num_blocks ? shape.kv_heads : 0);
   }
-  std::vector<std::vector<StepStage>> of_block(static_cast<size_t>(num_blocks));
+  std::vector<std::vector<StepRun>> of_block(static_cast<size_t>(num_blocks));
   for (int b = 0; b < num_blocks; ++b) {
     StepBlock& block = plan.blocks[static_cast<size_t>(b)];
     std::array<Deal, kNumStepProducts> deals;
     for (size_t p = 0; p < kNumStepProducts; ++p) {
-      const StepProductPlan& product = plan.products[p];
       const int first = begins[p][static_cast<size_t>(b)];
       const int end = begins[p][static_cast<size_t>(b) + 1];
       block.first_strip[p] = first;
       block.strips[p] = end - first;
-      plan.part_places = std::max(plan.part_places, (end - first) * product.max_pieces);
-      for (const Piece& piece :
-           pieces_of_strips(cuts[p], first, end - first, product.max_pieces, block.pieces[p])) {
-        deals[p].give(piece);
-      }
+      CHECK(end - first <= plan.sizes.most_strips, "more strips than there are places");
+      deals[p] = deal_pieces(
+          pieces_of_strips(cuts[p], first, end - first, plan.sizes.max_pieces[p], block.pieces[p]));
     }
-    std::vector<StepStage>& stages = of_block[static_cast<size_t>(b)];
+    std::vector<StepRun>& runs = of_block[static_cast<size_t>(b)];
     for (size_t w = 0; w < kStepWarps; ++w) {
+      const size_t begin = runs.size();
       for (size_t p = 0; p < kNumStepProducts; ++p) {
-        block.stage_begin[w * kNumStepProducts + p] = static_cast<uint16_t>(stages.size());
-        for (const Piece& piece : deals[p].of_warp[w]) {
-          add_stages(piece, p, &stages);
+        block.run_begin[w * kNumStepProducts + p] = static_cast<uint16_t>(runs.size());
+        for (const Piece& piece : deals[p][w]) {
+          runs.push_back(run_of(piece, p));
         }
       }
+      if (runs.size() > begin) {
+        StepRun& last = runs.back();
+        last.codes |= 1u << 5;
+        last.advance = static_cast<int16_t>(-static_cast<int>(runs.size() - 1 - begin) *
+                                            static_cast<int>(sizeof(StepRun)));
+      }
     }
-    block.stage_begin[kStepWarps * kNumStepProducts] = static_cast<uint16_t>(stages.size());
-    CHECK(stages.size() <= kStepMaxStages, "too many stages");
-    plan.most_stages = std::max(plan.most_stages, static_cast<int>(stages.size() + 1) / 2 * 2);
+    block.run_begin[kStepWarps * kNumStepProducts] = static_cast<uint16_t>(runs.size());
+    CHECK(static_cast<int>(runs.size()) <= plan.sizes.most_runs, "too many runs");
   }
-  for (std::vector<StepStage>& stages : of_block) {
-    stages.resize(static_cast<size_t>(plan.most_stages));
-    plan.stages.insert(plan.stages.end(), stages.begin(), stages.end());
+  for (std::vector<StepRun>& runs : of_block) {
+    runs.resize(static_cast<size_t>(plan.sizes.most_runs));
+    plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
   }
   return plan;
 }
 
-/// What can be said once the tables are there.
-std::string memory_refusal(const DecodeStepShape& shape, const DecodeStepPlan& plan) {
-  return place_step_shared(shape, plan).ring_beside < 1
-             ? "rows and tables leave no shared memory for the matrices"
-             : "";
-}
-
-}  // namespace
-
-StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepPlan& plan) {
+StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& sizes) {
   StepShared shared;
   int64_t at = 0;
   const auto take = [&at](int64_t size) {
@@ -272,15 +339,17 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepPlan& pla
   };
   shared.x_at[0] = take(int64_t{2} * s.hidden);
   shared.x_at[1] = take(int64_t{2} * std::max(s.heads * s.head_dim, s.inner));
-  shared.rows_at = take(int64_t{16} * 8 * kStepMaxStrips);
-  shared.parts_at = take(int64_t{64} * plan.part_places);
+  shared.rows_at = take(int64_t{16} * 32 * ceil_div(sizes.most_strips, 4));  // whole warps
+  shared.parts_at = take(int64_t{64} * sizes.part_places);
   shared.sums_at = take(int64_t{32} * 4);
-  shared.layers_at = take(s.layers * static_cast<int64_t>(sizeof(DecodeStepLayer)));
+  shared.turns_at = take(int64_t{kStepWarps} * 4);
+  shared.matrices_at = take(s.layers * int64_t{8} * kNumStepProducts);
+  shared.layers_at = take(int64_t{2} * kStepLayerBytes);
   shared.block_at = take(sizeof(StepBlock));
-  shared.stages_at = take(plan.most_stages * static_cast<int64_t>(sizeof(StepStage)));
+  shared.runs_at = take(sizes.most_runs * static_cast<int64_t>(sizeof(StepRun)));
   shared.attention_at = take(kStepParameterBytes);
-  shared.epoch_at = take(4);
-  shared.barriers_at = take(int64_t{8} * kStepWarps * kStepMaxRing);
+  shared.epoch_at = take(8);
+  shared.barriers_at = take(int64_t{8} * kStepBarriers);
   shared.pool_at = take(0);
   const int stages = step_attention_stages(step_norms(s.hidden));
   shared.attention_bytes =
@@ -296,17 +365,22 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepPlan& pla
 }
 
 std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessors) {
-  std::string refusal = shape_refusal(shape, multiprocessors);
-  return refusal.empty() ? memory_refusal(shape, make_plan(shape, multiprocessors)) : refusal;
+  return refusal_of(shape, multiprocessors);
 }
 
-DecodeStepPlan plan_decode_step(const DecodeStepShape& shape, int multiprocessors) {
-  std::string refusal = shape_refusal(shape, multiprocessors);
+// Measured (docs/benchmarks.md): from Llama-3.2-1B to 8B faster at all contexts. Rows of two pieces
+// a thread (Qwen3-32B, Llama-3.1-70B) leave registers and shared memory for short rings only; rows
+// of fewer strips than multiprocessors (Qwen3-0.6B) leave some of these without a part in
+// attention.
+bool decode_step_pays(const DecodeStepShape& shape) {
+  constexpr int kLeastHidden = 2048;
+  return step_norms(shape.hidden) == 1 && shape.hidden >= kLeastHidden;
+}
+
+DecodeStepSizes decode_step_sizes(const DecodeStepShape& shape, int multiprocessors) {
+  const std::string refusal = refusal_of(shape, multiprocessors);
   CHECK(refusal.empty(), refusal);
-  DecodeStepPlan plan = make_plan(shape, multiprocessors);
-  refusal = memory_refusal(shape, plan);
-  CHECK(refusal.empty(), refusal);
-  return plan;
+  return sizes_of(shape, multiprocessors);
 }
 
 }  // namespace nibble::cuda

@@ -1,6 +1,6 @@
 // decode_step_sm90: state and launch; the kernel is in decode_step_sm90.cuh.
-#include <algorithm>
-#include <vector>
+#include <array>
+#include <type_traits>
 
 #include <cuda_runtime.h>
 
@@ -8,7 +8,6 @@
 #include "backends/cuda/decode_step_plan.h"
 #include "backends/cuda/decode_step_sm90.cuh"
 #include "backends/cuda/decode_step_sm90.h"
-#include "backends/cuda/tensor_map.h"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -25,11 +24,10 @@ struct StateLayout {
   int64_t attention = 0;  // workspace
   int64_t layers = 0;
   int64_t blocks = 0;
-  int64_t stages = 0;
-  int64_t maps = 0;
+  int64_t runs = 0;
   int64_t bytes = 0;
 
-  StateLayout(const DecodeStepShape& s, const DecodeStepPlan& plan) {
+  StateLayout(const DecodeStepShape& s, const DecodeStepSizes& sizes) {
     const int attended = s.heads * s.head_dim;
     const std::array<int, kNumStepRows> widths = {
         attended + 2 * s.kv_heads * s.head_dim, attended, s.hidden, s.inner, s.hidden};
@@ -41,15 +39,14 @@ struct StateLayout {
     };
     epoch = take(4);
     for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i] = take(int64_t{widths[i]} * 4);
+      rows[i] = take(int64_t{step_words(widths[i])} * 8);
     }
     counters = take(attention_decode_counters() * 4);
     attention = take(
         static_cast<int64_t>(attention_decode_workspace_bytes(s.heads, s.kv_heads, s.head_dim)));
     layers = take(s.layers * static_cast<int64_t>(sizeof(DecodeStepLayer)));
-    blocks = take(static_cast<int64_t>(plan.blocks.size() * sizeof(StepBlock)));
-    stages = take(static_cast<int64_t>(plan.stages.size() * sizeof(StepStage)));
-    maps = take(s.layers * static_cast<int64_t>(kNumStepProducts * sizeof(StepMaps)));
+    blocks = take(sizes.blocks * static_cast<int64_t>(sizeof(StepBlock)));
+    runs = take(int64_t{sizes.blocks} * sizes.most_runs * static_cast<int64_t>(sizeof(StepRun)));
     bytes = at;
   }
 };
@@ -80,7 +77,7 @@ void launch(const DecodeStepParams& params, int blocks, cudaStream_t stream) {
 }  // namespace
 
 int64_t decode_step_state_bytes(const DecodeStepShape& shape, int multiprocessors) {
-  return StateLayout(shape, plan_decode_step(shape, multiprocessors)).bytes;
+  return StateLayout(shape, decode_step_sizes(shape, multiprocessors)).bytes;
 }
 
 void prepare_decode_step(const DecodeStepShape& shape,
@@ -90,7 +87,7 @@ void prepare_decode_step(const DecodeStepShape& shape,
                          CUstream_st* stream) {
   const DecodeStepPlan plan = plan_decode_step(shape, multiprocessors);
   CHECK(static_cast<int>(layers.size()) == shape.layers, layers.size(), " layers given");
-  const StateLayout layout(shape, plan);
+  const StateLayout layout(shape, plan.sizes);
   auto* at = static_cast<uint8_t*>(state);
   CUDA_CHECK(cudaMemsetAsync(at, 0, static_cast<size_t>(layout.bytes), stream));
   CUDA_CHECK(cudaMemcpyAsync(
@@ -100,23 +97,9 @@ void prepare_decode_step(const DecodeStepShape& shape,
                              plan.blocks.size() * sizeof(StepBlock),
                              cudaMemcpyHostToDevice,
                              stream));
-  CUDA_CHECK(cudaMemcpyAsync(at + layout.stages,
-                             plan.stages.data(),
-                             plan.stages.size() * sizeof(StepStage),
-                             cudaMemcpyHostToDevice,
-                             stream));
-  std::vector<StepMaps> maps;
-  for (const DecodeStepLayer& layer : layers) {
-    for (size_t p = 0; p < kNumStepProducts; ++p) {
-      const StepProductPlan& product = plan.products[p];
-      const int64_t lines = row_tiles_of(product.n) * product.k_blocks;
-      maps.push_back({strip_lines_map(layer.packed[p], lines, kStepCodeBytes / 4),
-                      strip_lines_map(layer.packed[p], lines, kStepScaleBytes / 4)});
-    }
-  }
-  CUDA_CHECK(cudaMemcpyAsync(at + layout.maps,
-                             maps.data(),
-                             maps.size() * sizeof(StepMaps),
+  CUDA_CHECK(cudaMemcpyAsync(at + layout.runs,
+                             plan.runs.data(),
+                             plan.runs.size() * sizeof(StepRun),
                              cudaMemcpyHostToDevice,
                              stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));  // the tables here go away
@@ -126,8 +109,8 @@ void launch_decode_step_sm90(const DecodeStepShape& shape,
                              int multiprocessors,
                              const DecodeStepCall& call,
                              CUstream_st* stream) {
-  const DecodeStepPlan plan = plan_decode_step(shape, multiprocessors);
-  const StateLayout layout(shape, plan);
+  const DecodeStepSizes sizes = decode_step_sizes(shape, multiprocessors);
+  const StateLayout layout(shape, sizes);
   auto* at = static_cast<uint8_t*>(call.state);
   PagedAttention attention{};
   attention.page_table = call.page_table;
@@ -148,26 +131,27 @@ void launch_decode_step_sm90(const DecodeStepShape& shape,
   attention.prepare.half = call.half;
   attention.prepare.eps = call.norm_eps;
   DecodeStepParams params{};
-  static_cast<StepShared&>(params) = place_step_shared(shape, plan);
+  static_cast<StepShared&>(params) = place_step_shared(shape, sizes);
   params.attention = decode_params_of(attention);
   params.layers = reinterpret_cast<const DecodeStepLayer*>(at + layout.layers);
   params.blocks = reinterpret_cast<const StepBlock*>(at + layout.blocks);
-  params.maps = reinterpret_cast<const StepMaps*>(at + layout.maps);
   params.epoch = reinterpret_cast<uint32_t*>(at + layout.epoch);
   for (size_t i = 0; i < layout.rows.size(); ++i) {
     params.rows[i] = reinterpret_cast<uint64_t*>(at + layout.rows[i]);
   }
   params.residual = static_cast<__nv_bfloat16*>(call.residual);
-  params.stages = reinterpret_cast<const StepStage*>(at + layout.stages);
-  params.most_stages = plan.most_stages;
+  params.runs = reinterpret_cast<const StepRun*>(at + layout.runs);
+  params.most_runs = sizes.most_runs;
   params.num_layers = shape.layers;
   params.hidden = shape.hidden;
-  for (size_t i = 0; i < plan.products.size(); ++i) {
-    params.row_pieces[i] = plan.products[i].k / 8;
-    params.max_pieces[i] = plan.products[i].max_pieces;
+  const std::array<int, kNumStepProducts> rows = {
+      shape.hidden, shape.heads * shape.head_dim, shape.hidden, shape.inner};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    params.row_pieces[i] = rows[i] / 8;
+    params.max_pieces[i] = sizes.max_pieces[i];
   }
   params.eps = call.norm_eps;
-  const auto blocks = static_cast<int>(plan.blocks.size());
+  const int blocks = sizes.blocks;
   const auto by_norms = [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     step_norms(shape.hidden) == 1 ? launch<kDim, 1>(params, blocks, stream)

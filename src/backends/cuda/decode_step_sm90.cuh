@@ -13,16 +13,17 @@
 // values of the next layer are asked for as soon as those of one are done with.
 
 #include <cstdint>
+#include <type_traits>
 
-#include <cuda.h>
 #include <cuda_bf16.h>
 
 #include "backends/cuda/decode_step_attention.cuh"
 #include "backends/cuda/decode_step_exchange.cuh"
 #include "backends/cuda/decode_step_plan.h"
+#include "backends/cuda/decode_step_product.cuh"
+#include "backends/cuda/decode_step_registers.cuh"
 #include "backends/cuda/device/attention.cuh"
 #include "backends/cuda/device/cp_async.cuh"
-#include "backends/cuda/device/nvfp4_decode.cuh"
 #include "backends/cuda/device/prepare_head.cuh"
 #include "backends/cuda/device/ptx.cuh"
 #include "backends/cuda/device/warp_sum.cuh"
@@ -48,112 +49,55 @@ __device__ __forceinline__ void trace_step(int layer, int product, int event) {
 __device__ __forceinline__ void trace_step(int, int, int) {}
 #endif
 
-inline constexpr int kStepCodeBytes = 512;  // of a strip's K64 block
-inline constexpr int kStepScaleBytes = kStripBytes - kStepCodeBytes;
+inline constexpr int kLayerWords = sizeof(DecodeStepLayer) / 8;
 static_assert(kStepThreads == kStepWarps * 32);
 
 static_assert(sizeof(DecodeParams) <= kStepParameterBytes);
-static_assert(StepAttention<128, 3>::kBytes == step_attention_bytes(128, 3) &&
-              StepAttention<64, 2>::kBytes == step_attention_bytes(64, 2));
+static_assert(StepAttention<128, 2>::kBytes == step_attention_bytes(128, 2) &&
+              StepAttention<64, 1>::kBytes == step_attention_bytes(64, 1));
 
 /// Rows that blocks hand to each other.
 // NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
 enum StepRow { kRowQkv, kRowAttended, kRowO, kRowGated, kRowDown, kNumStepRows };
 
-/// Boxes of a strip's codes and scales of a stage, of a matrix (strip_lines_map).
-struct StepMaps {
-  CUtensorMap codes, scales;
-};
-
 struct DecodeStepParams : StepShared {
   DecodeParams attention;  // caches and weights of heads are the layer's
   const DecodeStepLayer* layers;
   const StepBlock* blocks;
-  const StepStage* stages;  // [blocks, most_stages]
-  const StepMaps* maps;     // [layers, kNumStepProducts]
-  uint32_t* epoch;          // tags of this step are above it
+  const StepRun* runs;  // [blocks, most_runs]
+  uint32_t* epoch;      // tags of this step are above it
   uint64_t* rows[kNumStepRows];
   __nv_bfloat16* residual;
   int num_layers;
-  int most_stages;
+  int most_runs;
   int hidden;
   int row_pieces[kNumStepProducts];  // of eight values, of x of each product
   int max_pieces[kNumStepProducts];  // of K, of a strip
   float eps;
 };
 
-/// threadIdx.x, read anew: values made of it would be kept in registers over the whole step, or in
-/// local memory, which takes 1 us to read back.
-__device__ __forceinline__ int thread_again() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
-
-/// A value that all lanes of a warp have, in a uniform register.
-__device__ __forceinline__ int uniform(int value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
-
-/// A warp's walk over its stages of all layers, for the loads.
-struct StepLoader {
-  const StepMaps* maps;  // of the layer at hand
-  int layers_left;
-  int at, begin, end;  // in the table of stages
-
-  /// Fills the stage at `to`; nothing once all is loaded. All lanes call it, one starts the copies.
-  __device__ __forceinline__ void fill(const StepStage* stages, uint32_t to, uint32_t barrier) {
-    if (layers_left == 0) {
-      return;
-    }
-    const StepStage stage = stages[at];
-    if (elect_lane()) {
-      barrier_expect_bytes(barrier, kStepStageBytes);
-      const StepMaps* map = maps + stage.product();
-      const int record = stage.strip() / 4 * (kRecordBytes / 4);  // words into a line
-      const int quarter = stage.strip() % 4;
-      tensor_copy_3d(to,
-                     &map->codes,
-                     record + quarter * (kStepCodeBytes / 4),
-                     stage.line(),
-                     0,
-                     barrier,
-                     kEvictFirst);
-      tensor_copy_3d(to + kStepStage * kStepCodeBytes,
-                     &map->scales,
-                     record + kRecordCodeBytes / 4 + quarter * (kStepScaleBytes / 4),
-                     stage.line(),
-                     0,
-                     barrier,
-                     kEvictFirst);
-    }
-    if (++at == end) {
-      at = begin;
-      maps += kNumStepProducts;
-      --layers_left;
-    }
-  }
-};
-
-/// A warp's ring of stages.
-struct StepRing {
-  uint32_t slots, barriers;  // shared addresses
-  int size;
-  int index = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ uint32_t barrier() const { return barriers + index * 8; }
-  __device__ __forceinline__ uint32_t slot() const { return slots + index * kStepStageBytes; }
-  __device__ __forceinline__ void advance() {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 /// Piece `piece` of x to shared memory, in the order of B fragments (nvfp4_w4a16_sm90_strips.cuh):
 /// four lanes have half a K64 block and exchange words. By whole warps.
 __device__ __forceinline__ void store_x(uint32_t x, int piece, const uint4& v) {
   store_shared_16(x + piece * 16, transpose_words(v, threadIdx.x % 4));
+}
+
+/// What warp_sum makes of one number a lane, zeros from kCount on, in its order.
+template <int kCount>
+__device__ __forceinline__ float add_sums(const float* sums) {
+  static_assert(kCount == 16 || kCount == 32);
+  const auto* from = reinterpret_cast<const float4*>(sums);
+  const auto add = [](const float4& a, const float4& b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  };
+  float4 four;
+  if constexpr (kCount == 16) {
+    four = add(add(from[0], from[2]), add(from[1], from[3]));
+  } else {
+    four = add(add(add(from[0], from[4]), add(from[2], from[6])),
+               add(add(from[1], from[5]), add(from[3], from[7])));
+  }
+  return (four.x + four.z) + (four.y + four.w);
 }
 
 /// A thread's part of the residual row: pieces `thread`, `thread + kStepThreads`.
@@ -172,7 +116,7 @@ struct StepResidual {
       if (at * 8 < p.hidden) {
         float x[8];
         float r[8];
-        unpack8(await_piece(words + at * 4, tag), x);
+        unpack8(await_piece(words + step_word(at * 8), tag), x);
         unpack8(piece[i], r);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -200,8 +144,7 @@ struct StepResidual {
       }
     }
     step_block_sync();
-    const int lane = thread % 32;
-    const float sum = warp_sum(lane < p.hidden / 256 ? sums[lane] : 0.0f);
+    const float sum = add_sums<16 * kNorms>(sums);
     const float scale = 1.0f / sqrtf(sum / static_cast<float>(p.hidden) + p.eps);
 #pragma unroll
     for (int i = 0; i < kNorms; ++i) {
@@ -228,7 +171,7 @@ __device__ __forceinline__ void take_pieces(const uint64_t* words,
                                             int piece,
                                             uint32_t x_at) {
   StepPiece pieces[kCount];
-  await_pieces(pieces, words + piece * 4, kStepThreads * 4, tag);
+  await_pieces(pieces, words + step_word(piece * 8), step_words(kStepThreads * 8), tag);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     store_x(x_at, piece + i * kStepThreads, pieces[i].values());
@@ -249,212 +192,127 @@ __device__ __forceinline__ void take_row(
   }
 }
 
-// Multipliers and biases of the rows that a block finishes come to shared memory while the product
-// runs: 12 bytes (16 apart) a pair of rows, asked for by the thread that will finish them.
-// Registers are short.
+// What the thread that finishes a pair of rows will need comes to shared memory while the product
+// runs, 16 bytes a thread: two multipliers, two biases (bf16), the first row and its pieces.
+// Registers are short, and after the product every look-up that waits for another is time.
 
 struct StepFinish {
-  int strip, feature;
-  bool mine;
-
-  __device__ __forceinline__ StepFinish(const StepBlock& block, int product) {
+  /// By threads whose warp finishes any rows. `rows`: where threads have their places.
+  static __device__ __forceinline__ void ask(const StepBlock& block,
+                                             const DecodeStepLayer& layer,
+                                             int product,
+                                             uint32_t rows) {
     const int thread = thread_again();
-    strip = thread / 8;
-    feature = (block.first_strip[product] + strip) * 16 + thread % 8 * 2;
-    mine = strip < block.strips[product];
+    const int strip = thread / 8;
+    const int strips = block.strips[product];
+    if (thread / 32 * 4 < strips) {
+      const uint32_t to = rows + thread * 16;
+      const int feature = (block.first_strip[product] + strip) * 16 + thread % 8 * 2;
+      uint32_t what = 0;
+      if (strip < strips) {
+        what = feature | static_cast<uint32_t>(block.pieces[product][strip]) << 24;
+        copy_async_8(to, layer.row_multiplier[product] + feature);
+        if (product == kStepQkv && layer.qkv_bias != nullptr) {
+          copy_async_4(to + 8, static_cast<const __nv_bfloat16*>(layer.qkv_bias) + feature);
+        }
+      }
+      store_shared_word(to + 12, what);
+    }
   }
-
-  /// `rows`: where threads have their places, 16 bytes each.
-  __device__ __forceinline__ void ask(const DecodeStepLayer& layer,
-                                      int product,
-                                      uint32_t rows) const {
-    if (mine) {
-      const uint32_t to = rows + thread_again() * 16;
-      copy_async_8(to, layer.row_multiplier[product] + feature);
-      if (product == kStepQkv && layer.qkv_bias != nullptr) {
-        copy_async_4(to + 8, static_cast<const __nv_bfloat16*>(layer.qkv_bias) + feature);
+  /// Adds the pieces up in order and hands the rows over. By whole warps, once the copies are
+  /// there.
+  static __device__ __forceinline__ void run(int product,
+                                             int max_pieces,
+                                             uint32_t parts,
+                                             uint32_t rows_at,
+                                             bool has_bias,
+                                             uint64_t* words,
+                                             uint32_t tag) {
+    const int thread = thread_again();
+    const uint4 own = load_shared_16(rows_at + thread * 16);
+    const auto pieces = static_cast<int>(own.w >> 24);
+    const auto feature = static_cast<int>(own.w & 0xFFFFFF);
+    const uint32_t part = parts + (thread / 8 * max_pieces * 8 + thread % 8) * 8;
+    float sum[2] = {-0.0f, -0.0f};
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int first = 0; first < pieces; first += kAtOnce) {
+      uint2 v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        v[i] = make_uint2(0x80000000u, 0x80000000u);  // -0: v + -0 is v
+        if (first + i < pieces) {
+          v[i] = load_shared_8(part + (first + i) * 64);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        sum[0] += __uint_as_float(v[i].x);
+        sum[1] += __uint_as_float(v[i].y);
       }
     }
-    copy_async_commit();
-  }
-  /// Adds the pieces up in order and hands the rows over. By whole warps.
-  __device__ __forceinline__ void run(const DecodeStepParams& p,
-                                      const StepBlock& block,
-                                      int product,
-                                      uint32_t parts,
-                                      uint32_t rows_at,
-                                      bool has_bias,
-                                      uint64_t* words,
-                                      uint32_t tag) const {
-    copy_async_wait<0>();
-    float sum[2] = {-0.0f, -0.0f};
     W4A16Store<W4A16Output::Plain> rows{};
-    if (mine) {
-      const int pieces = block.pieces[product][strip];
-      const uint32_t part = parts + (strip * p.max_pieces[product] * 8 + thread_again() % 8) * 8;
-      constexpr int kAtOnce = 4;
-#pragma unroll 1
-      for (int first = 0; first < pieces; first += kAtOnce) {
-        uint2 v[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          v[i] = make_uint2(0x80000000u, 0x80000000u);  // -0: v + -0 is v
-          if (first + i < pieces) {
-            v[i] = load_shared_8(part + (first + i) * 64);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          sum[0] += __uint_as_float(v[i].x);
-          sum[1] += __uint_as_float(v[i].y);
-        }
-      }
-      const uint32_t own = rows_at + thread_again() * 16;
-      const uint2 multiplier = load_shared_8(own);
-      rows.multiplier[0] = __uint_as_float(multiplier.x);
-      rows.multiplier[1] = __uint_as_float(multiplier.y);
-      if (has_bias) {
-        const uint32_t pair = load_shared_word(own + 8);
-        rows.bias[0] = __uint_as_float(pair << 16);
-        rows.bias[1] = __uint_as_float(pair & 0xFFFF0000u);
-      }
+    rows.multiplier[0] = __uint_as_float(own.x);
+    rows.multiplier[1] = __uint_as_float(own.y);
+    if (has_bias) {
+      rows.bias[0] = __uint_as_float(own.z << 16);
+      rows.bias[1] = __uint_as_float(own.z & 0xFFFF0000u);
     }
     if (product == kStepGateUp) {
       const uint32_t bits = __bfloat16_as_ushort(rows.gated(0.0f, sum[0], sum[1]));
       const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, bits, 1);
-      if (mine && feature % 4 == 0) {
-        store_word(words + feature / 4, bits | other << 16, tag);
+      if (pieces != 0 && feature % 4 == 0) {
+        store_word(words + step_word(feature / 2), bits | other << 16, tag);
       }
-    } else if (mine) {
+    } else if (pieces != 0) {
       const __nv_bfloat162 pair =
           __floats2bfloat162_rn(rows.value(sum[0], 0, 1.0f), rows.value(sum[1], 1, 1.0f));
-      store_word(words + feature / 2, *reinterpret_cast<const uint32_t*>(&pair), tag);
+      store_word(words + step_word(feature), *reinterpret_cast<const uint32_t*>(&pair), tag);
     }
   }
 };
 
-/// A warp's pieces of a product, stages [at, end): their sums to shared memory.
-__device__ __forceinline__ void step_product(const StepStage* stages,
-                                             int at,
-                                             int end,
-                                             StepLoader& loader,
-                                             StepRing& ring,
-                                             uint32_t x_lane,
-                                             uint32_t parts) {
-  const uint32_t lane = threadIdx.x % 32;
-  const uint32_t bias = scale_bias();
-  float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  const auto multiply = [&](const PackedLane& packed, const uint4& x0, const uint4& x1) {
-    uint32_t a[4][4];
-    decode_lane(packed, bias, a);
-    mma_m16n8k16(acc, a[0], x0.x, x0.y);
-    mma_m16n8k16(acc, a[1], x0.z, x0.w);
-    mma_m16n8k16(acc, a[2], x1.x, x1.y);
-    mma_m16n8k16(acc, a[3], x1.z, x1.w);
-  };
-  bool ready = false;
-#pragma unroll 1
-  while (at < end) {
-    const StepStage stage = stages[at];
-    const uint32_t slot = ring.slot();
-    const uint32_t barrier = ring.barrier();
-    uint32_t x = x_lane + stage.x_block * 128;
-    uint32_t codes = slot + lane * 16 + stage.first() * kStepCodeBytes;
-    uint32_t scales =
-        slot + kStepStage * kStepCodeBytes + lane / 4 * 8 + stage.first() * kStepScaleBytes;
-    const auto load = [&](int b) {
-      return PackedLane{load_shared_16(codes + b * kStepCodeBytes),
-                        load_shared_8(scales + b * kStepScaleBytes)};
-    };
-    uint4 x0 = load_shared_16(x);
-    uint4 x1 = load_shared_16(x + 64);
-    if (!ready) {
-      barrier_wait(barrier, ring.parity);
-    }
-    // What the next block needs is asked for before the products of this one, which wait for each
-    // other.
-    PackedLane packed = load(0);
-    ring.advance();
-    ready = barrier_test(ring.barrier(), ring.parity);
-    if (stage.count() == kStepStage) {
-#pragma unroll
-      for (int b = 0; b < kStepStage; ++b) {
-        const PackedLane now = packed;
-        const uint4 now_x0 = x0;
-        const uint4 now_x1 = x1;
-        if (b + 1 < kStepStage) {
-          packed = load(b + 1);
-          x0 = load_shared_16(x + (b + 1) * 128);
-          x1 = load_shared_16(x + (b + 1) * 128 + 64);
-        }
-        multiply(now, now_x0, now_x1);
-      }
-    } else {
-#pragma unroll 1
-      for (int left = stage.count();;) {
-        multiply(packed, x0, x1);
-        if (--left == 0) {
-          break;
-        }
-        codes += kStepCodeBytes;
-        scales += kStepScaleBytes;
-        x += 128;
-        packed = load(0);
-        x0 = load_shared_16(x);
-        x1 = load_shared_16(x + 64);
-      }
-    }
-    __syncwarp();  // all lanes have read the stage
-    loader.fill(stages, slot, barrier);
-    if (stage.ends_piece()) {
-      if (lane % 4 == 0) {  // tokens are the same in all columns
-        asm volatile(
-            "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(parts + (stage.part * 8 + lane / 4) * 8),
-            "f"(acc[0]),
-            "f"(acc[2])
-            : "memory");
-      }
-      acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
-    }
-    ++at;
-  }
-}
-
 template <int kDim, int kNorms>
-__device__ __forceinline__ void step_layers(const DecodeStepParams& p,
-                                            uint8_t* shared,
-                                            int warp,
-                                            bool attends) {
+__device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* shared, int warp) {
   const uint32_t base = shared_address(shared);
-  const auto* layers = reinterpret_cast<const DecodeStepLayer*>(shared + p.layers_at);
-  const auto& block = *reinterpret_cast<const StepBlock*>(shared + p.block_at);
+  const auto block = [&]() -> const StepBlock& {
+    return *reinterpret_cast<const StepBlock*>(shared + again(p.block_at));
+  };
   auto* sums = reinterpret_cast<float*>(shared + p.sums_at);
   const auto thread = static_cast<int>(threadIdx.x);
   const uint32_t lane = threadIdx.x % 32;
 
-  const auto* stages = reinterpret_cast<const StepStage*>(shared + p.stages_at);
+  const auto attends = [&] { return load_shared_word(base + p.epoch_at + 4) != 0; };
   StepRing ring;
-  ring.size = attends ? p.ring_beside : p.ring_alone;
-  ring.slots =
-      base + p.pool_at + (attends ? p.attention_bytes : 0) + warp * ring.size * kStepStageBytes;
-  ring.barriers = base + p.barriers_at + warp * kStepMaxRing * 8;
-  if (lane == 0) {
-    for (int i = 0; i < ring.size; ++i) {
-      barrier_init(ring.barriers + i * 8, 1);
-    }
+  ring.size = again(attends() ? p.ring_beside : p.ring_alone);
+  ring.left = ring.size;
+  ring.slot = base + p.pool_at + (attends() ? p.attention_bytes : 0) +
+              warp * ring.size * kStepStageBytes + lane * 16;
+  const auto norm_barrier = [&] { return base + again(p.barriers_at); };
+  const auto rows_barrier = [&] { return base + again(p.barriers_at) + 8; };
+  if (thread == 0) {
+    barrier_init(norm_barrier(), kStepThreads);
+    barrier_init(rows_barrier(), kStepThreads);
     barrier_init_fence();
   }
-  __syncwarp();
-  const uint16_t* stage_begin = block.stage_begin + warp * kNumStepProducts;
+  step_block_sync();
+  const auto run_at = [&](int index) {
+    const int of_block = thread_again() / 32 * kNumStepProducts + index;
+    return base + p.runs_at +
+           uniform(block().run_begin[of_block]) * static_cast<int>(sizeof(StepRun));
+  };
   StepLoader loader;
-  loader.maps = p.maps;
-  loader.begin = uniform(stage_begin[0]);
-  loader.end = uniform(stage_begin[kNumStepProducts]);
-  loader.at = loader.begin;
-  loader.layers_left = loader.begin == loader.end ? 0 : p.num_layers;
+  loader.codes = nullptr;
+  loader.scales = 0;
+  loader.stages = 0;
+  loader.run = run_at(0);
+  loader.matrices = base + p.matrices_at;
+  loader.runs = uniform(block().run_begin[(warp + 1) * kNumStepProducts] -
+                        block().run_begin[warp * kNumStepProducts]) *
+                p.num_layers;
 #pragma unroll 1
   for (int i = 0; i < ring.size; ++i) {
-    loader.fill(stages, ring.slots + i * kStepStageBytes, ring.barriers + i * 8);
+    loader.fill(ring.slot + i * kStepStageBytes, StepLane(lane));
   }
 
   StepResidual<kNorms> residual;
@@ -464,8 +322,8 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p,
     residual.piece[i] =
         at < p.hidden ? *reinterpret_cast<const uint4*>(p.residual + at) : make_uint4(0, 0, 0, 0);
   }
-  const uint32_t parts = base + p.parts_at;
   const auto ask_norm = [&](const void* weights) {  // each thread what it will use
+    const int thread = thread_again();
 #pragma unroll
     for (int i = 0; i < kNorms; ++i) {
       const int at = thread + i * kStepThreads;
@@ -474,94 +332,120 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p,
                       static_cast<const __nv_bfloat16*>(weights) + at * 8);
       }
     }
-    copy_async_commit();
+    barrier_arrive_copied(norm_barrier());
   };
-  ask_norm(layers[0].input_norm);
+  const auto layer_at = [&](int l) -> const DecodeStepLayer& {
+    return *reinterpret_cast<const DecodeStepLayer*>(shared + p.layers_at +
+                                                     l % 2 * kStepLayerBytes);
+  };
+  ask_norm(layer_at(0).input_norm);
   constexpr int kAttentionStages = step_attention_stages(kNorms);
   auto& attention = *reinterpret_cast<DecodeParams*>(shared + p.attention_at);
-  const auto ask_keys = [&](int l) {
-    if (thread == 0) {
-      attention.call.k = layers[l].k_cache;
-      attention.call.v = layers[l].v_cache;
-      attention.call.prepare.q_weight = layers[l].q_norm;
-      attention.call.prepare.k_weight = layers[l].k_norm;
+  const auto ask_keys = [&](const DecodeStepLayer& layer) {
+    if (thread_again() == 0) {
+      attention.call.k = layer.k_cache;
+      attention.call.v = layer.v_cache;
     }
+    step_ask_norms<kDim, kAttentionStages>(attention, base + p.pool_at, layer.q_norm, layer.k_norm);
     step_block_sync();
     step_ask<kDim, kAttentionStages>(
-        attention, shared + p.pool_at, warp, static_cast<int>(blockIdx.x));
+        attention, shared + p.pool_at, uniform(thread_again() / 32), static_cast<int>(blockIdx.x));
   };
-  if (attends) {
-    ask_keys(0);
+  if (attends()) {
+    step_know<kDim, kAttentionStages>(attention, shared + p.pool_at, layer_at(0).q_norm != nullptr);
+    ask_keys(layer_at(0));
   }
+  // One counter, and what follows from it worked out at every use: registers are short.
 #pragma unroll 1
-  for (int turn = 0; turn < p.num_layers * kNumStepProducts; ++turn) {  // one counter: registers
-    const int l = turn / kNumStepProducts;
-    const int product = turn % kNumStepProducts;
-    const DecodeStepLayer& layer = layers[l];
-    // Read each time: registers are short.
-    const uint32_t tag = load_shared_word(base + p.epoch_at) + 1 + l;
-    const uint32_t x_at = base + p.x_at[product % 2];
-    trace_step(l, product, 0);
-    if (product % 2 == 0) {
-      if (product == kStepGateUp) {
-        residual.add(p, thread, p.rows[kRowO], tag);
-      } else if (l > 0) {
-        residual.add(p, thread, p.rows[kRowDown], tag - 1);
+  for (int turn = 0; turn < p.num_layers * kNumStepProducts; ++turn) {
+    const auto product = [&] { return step_product_of(turn); };
+    const auto layer_index = [&] { return step_layer_of(turn); };
+    const auto layer = [&]() -> const DecodeStepLayer& { return layer_at(layer_index()); };
+    // Of this layer's rows.
+    const auto tag = [&] { return load_shared_word(base + p.epoch_at) + 1 + layer_index(); };
+    const auto x_at = [&] { return base + p.x_at[product() % 2]; };
+    trace_step(layer_index(), product(), 0);
+    if (product() % 2 == 0) {
+      if (product() == kStepGateUp) {
+        residual.add(p, thread_again(), p.rows[kRowO], tag());
+      } else if (turn > 0) {
+        residual.add(p, thread_again(), p.rows[kRowDown], tag() - 1);
       }
-      copy_async_wait<0>();
-      trace_step(l, product, 1);
-      residual.normalise(p, thread, sums, x_at);
+      if (product() == kStepQkv && layer_index() + 1 < p.num_layers) {
+        // In the place of the layer before, which is done.
+        const int word = thread_again();
+        if (word < kLayerWords) {
+          reinterpret_cast<uint2*>(shared + p.layers_at +
+                                   (layer_index() + 1) % 2 * kStepLayerBytes)[word] =
+              reinterpret_cast<const uint2*>(p.layers + layer_index() + 1)[word];
+        }
+      }
+      barrier_wait(norm_barrier(), turn / 2 % 2);
+      trace_step(layer_index(), product(), 1);
+      residual.normalise(p, thread_again(), sums, x_at());
     } else {
       // The next norm's weights, a product ahead: x of the product before is no longer read.
-      if (product == kStepO) {
-        ask_norm(layer.post_norm);
-      } else if (l + 1 < p.num_layers) {
-        ask_norm(layers[l + 1].input_norm);
-      }
-      if (product == kStepO && attends) {
-        step_attend<kDim, kAttentionStages>(attention,
-                                            shared + p.pool_at,
-                                            warp,
-                                            p.rows[kRowQkv],
-                                            p.rows[kRowAttended],
-                                            *reinterpret_cast<const uint32_t*>(shared + p.epoch_at),
-                                            l);
-        trace_step(l, product, 6);
+      if (product() == kStepO) {
+        ask_norm(layer().post_norm);
+        if (attends()) {
+          step_attend<kDim, kAttentionStages>(
+              attention,
+              shared + p.pool_at,
+              uniform(thread_again() / 32),
+              p.rows[kRowQkv],
+              p.rows[kRowAttended],
+              *reinterpret_cast<const uint32_t*>(shared + p.epoch_at),
+              layer_index());
+          trace_step(layer_index(), product(), 6);
+        }
+      } else if (layer_index() + 1 < p.num_layers) {
+        ask_norm(layer_at(layer_index() + 1).input_norm);
       }
       static_assert(kRowAttended == static_cast<int>(kStepO) &&
                     kRowGated == static_cast<int>(kStepDown));
-      take_row(p.rows[product], tag, p.row_pieces[product], thread, x_at);
+      take_row(p.rows[product()], tag(), p.row_pieces[product()], thread_again(), x_at());
     }
-    StepFinish(block, product).ask(layer, product, base + p.rows_at);
+    StepFinish::ask(block(), layer(), product(), base + p.rows_at);
+    barrier_arrive_copied(rows_barrier());
     step_block_sync();
-    trace_step(l, product, 2);
-    step_product(stages,
-                 uniform(stage_begin[product]),
-                 uniform(stage_begin[product + 1]),
-                 loader,
-                 ring,
-                 x_at + lane % 4 * 16,
-                 parts);
-    trace_step(l, product, 3);
-    step_block_sync();
-    trace_step(l, product, 4);
-    if (thread_again() / 32 * 4 < block.strips[product]) {
-      StepFinish(block, product)
-          .run(p,
-               block,
-               product,
-               parts,
-               base + p.rows_at,
-               product == kStepQkv && layer.qkv_bias != nullptr,
-               p.rows[product == kStepQkv      ? kRowQkv
-                      : product == kStepO      ? kRowO
-                      : product == kStepGateUp ? kRowGated
-                                               : kRowDown],
-               tag);
-      trace_step(l, product, 5);
+    trace_step(layer_index(), product(), 2);
+    const auto multiply = [&](auto ring_size) {
+      step_product<decltype(ring_size)::value>(run_at(product()),
+                                               run_at(product() + 1),
+                                               loader,
+                                               ring,
+                                               x_at() + thread_again() % 4 * 16,
+                                               base + p.parts_at + thread_again() % 32 / 4 * 8,
+                                               base + p.turns_at + uniform(thread_again() / 32) * 4,
+                                               turn + 1);
+    };
+    if (ring.size == 5) {
+      multiply(std::integral_constant<int, 5>{});
+    } else {
+      multiply(std::integral_constant<int, 0>{});
     }
-    if (product == kStepO && attends && l + 1 < p.num_layers) {
-      ask_keys(l + 1);  // now, while the others finish
+    trace_step(layer_index(), product(), 3);
+    step_block_sync();
+    trace_step(layer_index(), product(), 4);
+    if (thread_again() / 32 * 4 < block().strips[product()]) {
+      const int now = product();
+      barrier_wait(rows_barrier(), turn % 2);
+      StepFinish::run(now,
+                      p.max_pieces[now],
+                      base + p.parts_at,
+                      base + p.rows_at,
+                      now == kStepQkv && layer().qkv_bias != nullptr,
+                      p.rows[now == kStepQkv      ? kRowQkv
+                             : now == kStepO      ? kRowO
+                             : now == kStepGateUp ? kRowGated
+                                                  : kRowDown],
+                      tag());
+      trace_step(layer_index(), product(), 5);
+    }
+    // Nobody asks for rows before the own ones are out: asking keeps the path to memory busy.
+    step_block_sync();
+    if (product() == kStepDown && attends() && layer_index() + 1 < p.num_layers) {
+      ask_keys(layer_at(layer_index() + 1));  // now, while the others, who have more rows, finish
     }
   }
   if (blockIdx.x == 0) {
@@ -595,16 +479,28 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step_sm90(
   };
   copy(p.attention_at, &p.attention, sizeof(DecodeParams));
   copy(p.block_at, p.blocks + blockIdx.x, sizeof(StepBlock));
-  copy(p.stages_at,
-       p.stages + static_cast<int64_t>(blockIdx.x) * p.most_stages,
-       p.most_stages * static_cast<int>(sizeof(StepStage)));
-  copy(p.layers_at, p.layers, p.num_layers * static_cast<int>(sizeof(DecodeStepLayer)));
-  if (threadIdx.x == 0) {
-    *reinterpret_cast<uint32_t*>(shared + p.epoch_at) = *p.epoch;
+  copy(p.runs_at,
+       p.runs + static_cast<int64_t>(blockIdx.x) * p.most_runs,
+       p.most_runs * static_cast<int>(sizeof(StepRun)));
+  copy(p.layers_at, p.layers, static_cast<int>(sizeof(DecodeStepLayer)));
+  for (auto i = static_cast<int>(threadIdx.x); i < p.num_layers * kNumStepProducts;
+       i += kStepThreads) {
+    reinterpret_cast<const void**>(shared + p.matrices_at)[i] =
+        p.layers[i / kNumStepProducts].packed[i % kNumStepProducts];
   }
-  const bool attends = static_cast<int>(blockIdx.x) < step_shares(p.attention);
+  if (threadIdx.x == 0) {
+    auto* words = reinterpret_cast<uint32_t*>(shared + p.epoch_at);
+    words[0] = *p.epoch;
+    words[1] = static_cast<int>(blockIdx.x) < step_shares(p.attention) ? 1 : 0;  // it attends
+  }
+  if (threadIdx.x < kStepWarps) {
+    reinterpret_cast<uint32_t*>(shared + p.turns_at)[threadIdx.x] = 0;
+  }
+  if (threadIdx.x < 32) {
+    reinterpret_cast<float*>(shared + p.sums_at)[threadIdx.x] = 0.0f;  // of pieces that no row has
+  }
   __syncthreads();
-  step_layers<kDim, kNorms>(p, shared, warp, attends);
+  step_layers<kDim, kNorms>(p, shared, warp);
 }
 
 }  // namespace nibble::cuda

@@ -32,6 +32,12 @@ __device__ __forceinline__ void copy_async_8(uint32_t destination, const void* s
                : "memory");
 }
 
+/// An arrival at an mbarrier, one of the number it was made for, once this thread's copies so far
+/// are there.
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Ends a group: what this thread has started since the last one.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
