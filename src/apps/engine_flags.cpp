@@ -168,9 +168,10 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option(
           "--cuda-step",
           flags.cuda_step,
-          "decode steps of one token on Hopper: ops (the kernels one after another) or fused "
-          "(one kernel, where it takes the model; the same bits)")
-      ->check(CLI::IsMember({"fused", "ops"}))
+          "decode steps of one token on Hopper: ops (the kernels one after another), fused "
+          "(one kernel, where it takes the model; the same bits) or auto (the one expected to be "
+          "faster)")
+      ->check(CLI::IsMember({"auto", "fused", "ops"}))
       ->capture_default_str()
       ->group("Compute");
 
@@ -280,7 +281,9 @@ Result<engine::EngineConfig> resolve_engine_config(const EngineFlags& flags) {
   config.fp4_gemm_backend = backends.fp4_gemm_backend;
   config.moe_runner_backend = backends.moe_runner_backend;
   config.attention_backend = flags.attention_backend;
-  config.fused_step = flags.cuda_step == "fused";
+  if (flags.cuda_step != "auto") {
+    config.fused_step = flags.cuda_step == "fused";
+  }
   if (flags.mem_fraction_static > 0) {
     config.memory_fraction = flags.mem_fraction_static;
   } else if (config.device.kind == Device::Kind::Cuda) {

@@ -36,7 +36,7 @@ struct EngineFlags {
   int64_t chunked_prefill_size = 0;
   int64_t max_queued_requests = 0;
   bool disable_radix_cache = false;
-  std::string cuda_step = "ops";
+  std::string cuda_step = "auto";
   bool disable_cuda_graph = false;
   bool disable_overlap_schedule = false;
   std::string kv_cache_dtype = "auto";

@@ -152,7 +152,7 @@ boost::json::object server_args(const ServeFlags& flags, const engine::EngineCon
           {"moe_runner_backend", config.moe_runner_backend},
           {"moe_a2a_backend", flags.engine.moe_a2a_backend},
           {"attention_backend", config.attention_backend},
-          {"cuda_step", config.fused_step ? "fused" : "ops"},
+          {"cuda_step", flags.engine.cuda_step},
           {"max_running_requests", config.max_running_requests},
           {"max_queued_requests", config.max_queued_requests},
           {"chunked_prefill_size", config.chunked_prefill_size},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/cpu_info.h"
@@ -24,7 +25,9 @@ struct EngineConfig {
   std::string fp4_gemm_backend = "auto";
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
-  bool fused_step = false;  // CUDA: decode steps of one token as one kernel, where there is one
+  // CUDA: decode steps of one token as one kernel, where there is one; unset: where that is
+  // expected to be faster.
+  std::optional<bool> fused_step;
   DType kv_dtype = DType::BF16;  // of the KV cache: BF16 or E4M3
   int64_t context_length = 0;    // 0: from config.json
   int64_t max_total_tokens = 0;  // 0: from memory_fraction

@@ -40,7 +40,7 @@ DecodeStepDesc desc_of(const DenseLayer& layer,
 
 FusedStep::FusedStep(std::span<const DenseLayer> layers, const ModelOptions& options)
     : layers_(layers) {
-  if (!options.fused_step) {
+  if (options.fused_step == false) {
     why_not_ = "not asked for";
     return;
   }
@@ -65,6 +65,10 @@ FusedStep::FusedStep(std::span<const DenseLayer> layers, const ModelOptions& opt
   const Result<const DecodeStepBackend*> backend = select_decode_step(desc_);
   if (!backend) {
     why_not_ = backend.error().message;
+    return;
+  }
+  if (!options.fused_step.has_value() && !(*backend)->pays(desc_)) {
+    why_not_ = std::string((*backend)->name) + " takes it but is expected to be slower";
     return;
   }
   backend_ = *backend;

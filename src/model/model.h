@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,7 +45,9 @@ struct ModelOptions {
   DType kv_dtype = DType::BF16;  // of the KV cache: BF16 or E4M3
   int64_t page_size = 16;
   int64_t context_length = 0;  // 0: from config.json
-  bool fused_step = true;      // decode steps of one token as one kernel, where there is one
+  // Decode steps of one token as one kernel, where there is one; unset: where that is expected to
+  // be faster.
+  std::optional<bool> fused_step;
   ModelSlice slice;
   bool online_nvfp4 = false;  // quantize BF16 and FP8 weights while loading
   int read_threads = -1;      // ParameterStore::set_read_threads(); negative: as it is

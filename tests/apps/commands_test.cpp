@@ -71,9 +71,9 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
   EXPECT_EQ(config->page_size, 32);
   EXPECT_EQ(config->max_running_requests, engine::EngineConfig{}.max_running_requests);
   EXPECT_FALSE(config->prefix_cache);
-  EXPECT_FALSE(config->fused_step);
+  EXPECT_EQ(config->fused_step, std::nullopt);
   flags.cuda_step = "fused";
-  EXPECT_TRUE(resolve_engine_config(flags)->fused_step);
+  EXPECT_EQ(resolve_engine_config(flags)->fused_step, true);
   flags.device = "cuda:x";
   EXPECT_FALSE(resolve_engine_config(flags));
   flags.device = "cuda:99";
