@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cuda/probe_cuda.h"
 #include "bench/gpu/step_model.cuh"
 
 namespace nibble::bench {
@@ -82,38 +83,8 @@ void enqueue_step(const Model& model, const Step& step, const std::string& witho
   }
 }
 
-__global__ void __launch_bounds__(512) read_kernel(const uint4* from, int64_t count, uint4* sink) {
-  uint4 sum = make_uint4(0, 0, 0, 0);
-  const int64_t step = gridDim.x * 512ll;
-  for (int64_t i = blockIdx.x * 512ll + threadIdx.x; i + 3 * step < count; i += 4 * step) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint4 v;
-      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(from + i + j * step));
-      sum.x ^= v.x ^ v.y;
-      sum.y ^= v.z ^ v.w;
-    }
-  }
-  if ((sum.x ^ sum.y) == 0x12345677u) {
-    *sink = sum;
-  }
-}
-
 /// Bytes a second that a kernel reads which does nothing else.
-double read_speed() {
-  const int64_t bytes = int64_t{2} << 30;
-  DeviceArray<uint8_t> memory(bytes);
-  DeviceArray<uint8_t> sink(16);
-  CUDA_CHECK(cudaMemset(memory.get(), 1, static_cast<size_t>(bytes)));
-  const double us = time_us([&] {
-    read_kernel<<<132 * 4, 512, 0, native>>>(reinterpret_cast<const uint4*>(memory.get()),
-                                             bytes / 16,
-                                             reinterpret_cast<uint4*>(sink.get()));
-  });
-  return static_cast<double>(bytes) / (us * 1e-6);
-}
+double read_speed() { return cuda::measure_read_gbps(native, 0) * 1e9; }
 
 struct Options {
   std::string shape = "qwen3-8b";

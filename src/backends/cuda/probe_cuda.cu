@@ -61,16 +61,29 @@ double median_ms(cudaStream_t stream, Work&& work) {
 }
 
 __global__ void __launch_bounds__(512) read_all(const uint4* from, int64_t count, uint4* sink) {
+  // Four loads of a thread under way: one at a time reads a tenth less.
+  constexpr int kAtOnce = 4;
   uint4 sum = make_uint4(0, 0, 0, 0);
+  const auto add = [&sum, from](int64_t i) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from + i));
+    sum.x ^= v.x ^ v.y;
+    sum.y ^= v.z ^ v.w;
+  };
   const int64_t step = static_cast<int64_t>(gridDim.x) * 512;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * 512 + threadIdx.x; i < count; i += step) {
-    const uint4 v = __ldcs(from + i);
-    sum.x ^= v.x;
-    sum.y ^= v.y;
-    sum.z ^= v.z;
-    sum.w ^= v.w;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * 512 + threadIdx.x;
+  for (; i + (kAtOnce - 1) * step < count; i += kAtOnce * step) {
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      add(i + j * step);
+    }
   }
-  if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345677u) {
+  for (; i < count; i += step) {
+    add(i);
+  }
+  if ((sum.x ^ sum.y) == 0x12345677u) {
     *sink = sum;
   }
 }
