@@ -6,7 +6,7 @@
 // the op cannot be faster than (bytes over this run's read speed, or operations over --tflops) and
 // (--without) what the step gets shorter by when the op is left out.
 //
-// step_bench [--shape qwen3-8b|llama-3.1-70b-20l] [--batch 1,64] [--context 128,1024]
+// step_bench [--shape NAME, of kShapes] [--batch 1,64] [--context 128,1024]
 //   [--prefill 2048] [--ops] [--without] [--tflops 790] [--kv bf16|e4m3]
 //   [--fused]: also the step with its layers in one kernel (decode_step_sm90), one sequence
 

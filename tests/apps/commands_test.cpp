@@ -74,6 +74,8 @@ TEST(EngineFlags, ResolveToTheConfiguration) {
   EXPECT_EQ(config->fused_step, std::nullopt);
   flags.cuda_step = "fused";
   EXPECT_EQ(resolve_engine_config(flags)->fused_step, true);
+  flags.cuda_step = "ops";
+  EXPECT_EQ(resolve_engine_config(flags)->fused_step, false);
   flags.device = "cuda:x";
   EXPECT_FALSE(resolve_engine_config(flags));
   flags.device = "cuda:99";

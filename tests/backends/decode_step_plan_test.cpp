@@ -80,6 +80,7 @@ TEST(DecodeStepRefusal, NamesWhatDoesNotFit) {
   for (const int inner : {0, 128, 12352, 65536}) {
     EXPECT_THAT(with([=](auto& s) { s.inner = inner; }), HasSubstr("intermediate_size"));
   }
+  EXPECT_THAT(with([](auto& s) { s.inner = 32768; }), HasSubstr("leave no shared memory"));
   // A small GPU: its multiprocessors would have too many rows each.
   EXPECT_THAT(with([](auto&) {}, 16), HasSubstr("strips of 16 rows a multiprocessor"));
 }
@@ -125,8 +126,10 @@ TEST(DecodeStepShared, LeavesTwoStagesBesideTheLongestRowsAndTables) {
 TEST(DecodeStepRefusal, IsNotTheOnlyReasonAgainstIt) {
   EXPECT_TRUE(decode_step_pays(kTaken[1]));
   EXPECT_TRUE(decode_step_pays(kTaken[3]));
-  EXPECT_FALSE(decode_step_pays(kTaken[0])) << "fewer strips than multiprocessors";
+  EXPECT_FALSE(decode_step_pays(kTaken[0])) << "half as many strips as multiprocessors";
   EXPECT_FALSE(decode_step_pays(kTaken[4])) << "rows of two pieces a thread";
+  EXPECT_FALSE(decode_step_pays(shape(16, 1792, 28, 4, 64, 8192)));
+  EXPECT_FALSE(decode_step_pays(shape(16, 4352, 34, 17, 128, 8192)));
 }
 
 TEST(DecodeStepPlan, GivesEveryStripOfEveryMatrixToOneBlock) {

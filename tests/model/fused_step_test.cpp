@@ -1,6 +1,7 @@
 #include "model/fused_step.h"
 
 #include <initializer_list>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,11 +61,20 @@ TEST_F(FusedStepChoice, TakesADenseModelWithTheKernelsThatItAgreesWith) {
   if (!test::has_device(Device::Kind::Cuda)) {
     GTEST_SKIP() << "attention on Hopper asks the device for its size";
   }
-  const test::TempDir directory;
-  test::write_random_model({}, directory.path());
-  const Declared found = declare(checkpoint::Checkpoint::open_online(directory.path()).value());
-  EXPECT_EQ(found.kernel, "decode_step_sm90");
-  EXPECT_EQ(found.why_not, "");
+  const auto found = [](const test::RandomModel& model, std::optional<bool> asked) {
+    const test::TempDir directory;
+    test::write_random_model(model, directory.path());
+    ModelOptions options = hopper();
+    options.fused_step = asked;
+    return declare(checkpoint::Checkpoint::open_online(directory.path()).value(), options);
+  };
+  EXPECT_EQ(found({}, true).kernel, "decode_step_sm90");
+  EXPECT_EQ(found({}, true).why_not, "");
+  EXPECT_EQ(found({}, std::nullopt).kernel, "");
+  EXPECT_THAT(found({}, std::nullopt).why_not, HasSubstr("expected to be slower"));
+  const test::RandomModel wider{.layers = 1, .hidden = 2048};
+  EXPECT_EQ(found(wider, std::nullopt).kernel, "decode_step_sm90");
+  EXPECT_EQ(found(wider, false).kernel, "");
 }
 
 TEST_F(FusedStepChoice, HoldsToTheOptions) {

@@ -370,8 +370,8 @@ std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessor
 
 // Measured (docs/benchmarks.md): from Llama-3.2-1B to 8B faster at all contexts. Rows of two pieces
 // a thread (Qwen3-32B, Llama-3.1-70B) leave registers and shared memory for short rings only; rows
-// of fewer strips than multiprocessors (Qwen3-0.6B) leave some of these without a part in
-// attention.
+// of half as many strips as there are multiprocessors (Qwen3-0.6B) leave the others without a part
+// in attention.
 bool decode_step_pays(const DecodeStepShape& shape) {
   constexpr int kLeastHidden = 2048;
   return step_norms(shape.hidden) == 1 && shape.hidden >= kLeastHidden;

@@ -9,8 +9,8 @@
 // row in registers and normalises it for itself: the same additions everywhere.
 //
 // In the blocks that have a share of attention, block b chunk b, b + blocks, ... of the KV heads,
-// the same warps attend (decode_step_attention.cuh) while the others wait for it. The keys and
-// values of the next layer are asked for as soon as those of one are done with.
+// the same warps attend (decode_step_attention.cuh) while the others wait for it. The first keys
+// and values of a layer are asked for at the end of the one before.
 
 #include <cstdint>
 #include <type_traits>
