@@ -124,12 +124,17 @@ TEST(DecodeStepShared, LeavesTwoStagesBesideTheLongestRowsAndTables) {
 }
 
 TEST(DecodeStepRefusal, IsNotTheOnlyReasonAgainstIt) {
-  EXPECT_TRUE(decode_step_pays(kTaken[1]));
-  EXPECT_TRUE(decode_step_pays(kTaken[3]));
-  EXPECT_FALSE(decode_step_pays(kTaken[0])) << "half as many strips as multiprocessors";
-  EXPECT_FALSE(decode_step_pays(kTaken[4])) << "rows of two pieces a thread";
-  EXPECT_FALSE(decode_step_pays(shape(16, 1792, 28, 4, 64, 8192)));
-  EXPECT_FALSE(decode_step_pays(shape(16, 4352, 34, 17, 128, 8192)));
+  EXPECT_TRUE(decode_step_pays(kTaken[1], kMultiprocessors));
+  EXPECT_TRUE(decode_step_pays(kTaken[3], kMultiprocessors));
+  EXPECT_FALSE(decode_step_pays(kTaken[0], kMultiprocessors))
+      << "half as many strips as multiprocessors";
+  EXPECT_FALSE(decode_step_pays(kTaken[4], kMultiprocessors)) << "rows of two pieces a thread";
+  EXPECT_FALSE(decode_step_pays(shape(16, 1792, 28, 4, 64, 8192), kMultiprocessors));
+  EXPECT_FALSE(decode_step_pays(shape(16, 4352, 34, 17, 128, 8192), kMultiprocessors));
+  EXPECT_TRUE(decode_step_pays(shape(32, 4096, 32, 8, 128, 14336), kMultiprocessors));
+  EXPECT_TRUE(decode_step_pays(shape(36, 2560, 32, 8, 128, 9728), kMultiprocessors));
+  EXPECT_FALSE(decode_step_pays(shape(28, 3584, 28, 4, 128, 18944), kMultiprocessors))
+      << "rings shorter than any that was measured";
 }
 
 TEST(DecodeStepPlan, GivesEveryStripOfEveryMatrixToOneBlock) {

@@ -214,7 +214,8 @@ TEST_P(GemmGrid, SmallValuesBesideOutliersAreKeptWhereTheOutliersWeighNothing) {
       for (int64_t n = 0; n < problem.desc.n; n += 2) {  // every other output
         for (int64_t i = 0; i < k; ++i) {
           if (is_outlier[static_cast<size_t>(i)]) {
-            problem.weights[0][static_cast<size_t>((n * k + i) / 2)] &= i % 2 == 0 ? 0xF0 : 0x0F;
+            uint8_t& codes = problem.weights[0][static_cast<size_t>((n * k + i) / 2)];
+            codes = static_cast<uint8_t>(codes & (i % 2 == 0 ? 0xF0 : 0x0F));
           }
         }
       }

@@ -85,7 +85,9 @@ Support supports(const DecodeStepDesc& desc) {
   return {ok, std::move(refusal)};
 }
 
-bool pays(const DecodeStepDesc& desc) { return cuda::decode_step_pays(shape_of(desc)); }
+bool pays(const DecodeStepDesc& desc) {
+  return cuda::decode_step_pays(shape_of(desc), cuda::num_multiprocessors(desc.device));
+}
 
 int64_t state_bytes(const DecodeStepDesc& desc) {
   return cuda::decode_step_state_bytes(shape_of(desc), cuda::num_multiprocessors(desc.device));

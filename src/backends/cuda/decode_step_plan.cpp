@@ -369,12 +369,18 @@ std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessor
 }
 
 // Measured (docs/benchmarks.md): from Llama-3.2-1B to 8B faster at all contexts. Rows of two pieces
-// a thread (Qwen3-32B, Llama-3.1-70B) leave registers and shared memory for short rings only; rows
-// of half as many strips as there are multiprocessors (Qwen3-0.6B) leave the others without a part
-// in attention.
-bool decode_step_pays(const DecodeStepShape& shape) {
+// a thread (Qwen3-32B, Llama-3.1-70B) leave registers and shared memory for short rings only, and
+// nothing has been measured with shorter rings than those models have (Qwen2.5-7B would); rows of
+// half as many strips as there are multiprocessors (Qwen3-0.6B) leave the others without a part in
+// attention.
+bool decode_step_pays(const DecodeStepShape& shape, int multiprocessors) {
   constexpr int kLeastHidden = 2048;
-  return step_norms(shape.hidden) == 1 && shape.hidden >= kLeastHidden;
+  constexpr int kLeastBeside = 3;
+  if (step_norms(shape.hidden) != 1 || shape.hidden < kLeastHidden) {
+    return false;
+  }
+  const StepShared shared = place_step_shared(shape, decode_step_sizes(shape, multiprocessors));
+  return shared.ring_alone == kStepMaxRing && shared.ring_beside >= kLeastBeside;
 }
 
 DecodeStepSizes decode_step_sizes(const DecodeStepShape& shape, int multiprocessors) {

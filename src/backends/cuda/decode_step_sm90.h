@@ -34,7 +34,7 @@ std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessor
 
 /// Of a shape that is taken: whether it is expected to be faster than the kernels one after
 /// another.
-bool decode_step_pays(const DecodeStepShape& shape);
+bool decode_step_pays(const DecodeStepShape& shape, int multiprocessors);
 
 /// Device pointers of a layer. Matrices are packed as for nvfp4_w4a16_sm90 (gate and up row by row
 /// in turn), caches are [pages, page_size, kv_heads, head_dim] bf16.
