@@ -10,7 +10,7 @@ cp "$(dirname "$0")/run.sh" "$(dirname "$0")/sanitize.sh" "$out/"
 for program in nibble bench/w4a16_bench tests/gpu/w4a16_check tests/gpu/kernels_check tests/gpu/attention_check tests/gpu/decode_step_check tests/gpu/overlap_check bench/step_bench \
   tests/gpu/w4a16_check_barriers tests/gpu/kernels_check_barriers \
   tests/gpu/bench_gemm_check tests/matrix/nibble_matrix_test tests/golden/nibble_golden_test tests/backends/nibble_backends_test \
-  tests/engine/nibble_engine_test tests/tensor/nibble_tensor_test; do
+  tests/engine/nibble_engine_test tests/model/nibble_model_test tests/tensor/nibble_tensor_test; do
   if [ ! -x "$build/$program" ]; then
     echo "not built: $program"
     continue

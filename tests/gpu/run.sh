@@ -44,6 +44,7 @@ step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90
 step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step tensor nibble_tensor_test --gtest_brief=1 "--gtest_filter=*OnGpu.*"
+step model nibble_model_test --gtest_brief=1 "--gtest_filter=FusedStepChoice.*"
 # The engine's own tests, on the GPU.
 step engine nibble_engine_test --gtest_brief=1 --nibble_device=cuda \
   "--gtest_filter=DecodeGraphs*:DecodeStepOnGpu*:Engine.*:Lifecycle.*"
