@@ -35,11 +35,16 @@ std::array<Matrix, kNumStepProducts> matrices_of(const DecodeStepShape& s) {
           Matrix{s.hidden, s.inner}};
 }
 
+/// First and last unit that a tile's strips have a piece in.
+std::array<int, 2> units_of(const W4A16Cuts& cuts, int tile) {
+  const int begin = tile * cuts.k_blocks;
+  return {cuts.unit_of(begin), cuts.unit_of(begin + cuts.k_blocks - 1)};
+}
+
 /// Pieces of K of a tile's strips, first block and end of each.
 std::vector<std::array<int, 2>> pieces_of(const W4A16Cuts& cuts, int tile) {
   const int tile_begin = tile * cuts.k_blocks;
-  const int first = cuts.unit_of(tile_begin);
-  const int last = cuts.unit_of(tile_begin + cuts.k_blocks - 1);
+  const auto [first, last] = units_of(cuts, tile);
   std::vector<std::array<int, 2>> pieces;
   for (int unit = first; unit <= last; ++unit) {
     pieces.push_back({std::max(cuts.unit_begin(unit) - tile_begin, 0),
@@ -205,9 +210,8 @@ DecodeStepSizes sizes_of(const DecodeStepShape& shape, int multiprocessors) {
   for (size_t p = 0; p < kNumStepProducts; ++p) {
     const W4A16Cuts cuts = w4a16_cuts(matrices[p].n, matrices[p].k);
     for (int tile = 0; tile < cuts.row_tiles; ++tile) {
-      const int begin = tile * cuts.k_blocks;
-      sizes.max_pieces[p] = std::max(
-          sizes.max_pieces[p], cuts.unit_of(begin + cuts.k_blocks - 1) - cuts.unit_of(begin) + 1);
+      const auto [first, last] = units_of(cuts, tile);
+      sizes.max_pieces[p] = std::max(sizes.max_pieces[p], last - first + 1);
     }
     const int strips = static_cast<int>(ceil_div(matrices[p].n / kStripRows, sizes.blocks));
     sizes.most_strips = std::max(sizes.most_strips, strips);

@@ -165,12 +165,7 @@ __device__ __forceinline__ void step_product(uint32_t at,
   const uint32_t bias = scale_bias();
   float acc[4];
   const auto multiply = [&](const PackedLane& packed, const uint4& x0, const uint4& x1) {
-    uint32_t a[4][4];
-    decode_lane(packed, bias, a);
-    mma_m16n8k16(acc, a[0], x0.x, x0.y);
-    mma_m16n8k16(acc, a[1], x0.z, x0.w);
-    mma_m16n8k16(acc, a[2], x1.x, x1.y);
-    mma_m16n8k16(acc, a[3], x1.z, x1.w);
+    multiply_strip_block(acc, packed, bias, x0, x1);
   };
   const auto load = [&](uint32_t codes, uint32_t scales) {
     return PackedLane{load_shared_16(codes), load_shared_8(scales)};

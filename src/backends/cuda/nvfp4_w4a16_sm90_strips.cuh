@@ -151,6 +151,17 @@ struct W4A16StripLoader {
   }
 };
 
+/// acc += a strip's K64 block times x: its two halves, in the order of the B fragments.
+__device__ __forceinline__ void multiply_strip_block(
+    float (&acc)[4], const PackedLane& packed, uint32_t bias, const uint4& x0, const uint4& x1) {
+  uint32_t a[4][4];
+  decode_lane(packed, bias, a);
+  mma_m16n8k16(acc, a[0], x0.x, x0.y);
+  mma_m16n8k16(acc, a[1], x0.z, x0.w);
+  mma_m16n8k16(acc, a[2], x1.x, x1.y);
+  mma_m16n8k16(acc, a[3], x1.z, x1.w);
+}
+
 __device__ __forceinline__ uint32_t word_of(const uint4& v, uint32_t index) {
   return (index & 2) != 0 ? ((index & 1) != 0 ? v.w : v.z) : ((index & 1) != 0 ? v.y : v.x);
 }
@@ -301,12 +312,7 @@ __global__ void __launch_bounds__(kWhole ? 512 : 640, 2) nvfp4_w4a16_sm90_strips
                                  load_shared_8(scales_at + at + b * 64)};
       const uint4 x0 = load_shared_16(x_from + b * 128);
       const uint4 x1 = load_shared_16(x_from + b * 128 + 64);
-      uint32_t a[4][4];
-      decode_lane(packed, bias, a);
-      mma_m16n8k16(acc, a[0], x0.x, x0.y);
-      mma_m16n8k16(acc, a[1], x0.z, x0.w);
-      mma_m16n8k16(acc, a[2], x1.x, x1.y);
-      mma_m16n8k16(acc, a[3], x1.z, x1.w);
+      multiply_strip_block(acc, packed, bias, x0, x1);
     };
     const auto end_piece = [&](int block) {
       if constexpr (kWhole) {

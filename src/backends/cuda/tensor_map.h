@@ -8,8 +8,6 @@
 #include <cuda_runtime.h>
 
 #include "backends/cuda/cuda_check.h"
-#include "backends/cuda/nvfp4_layout.h"
-#include "backends/cuda/nvfp4_w4a16_strips.h"
 #include "base/check.h"
 
 namespace nibble::cuda {
@@ -57,30 +55,6 @@ inline CUtensorMap matrix_map(
                                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS, "tensor map refused: rows ", rows, ", k ", k, ", stride ", stride);
-  return map;
-}
-
-/// A packed NVFP4 matrix (nvfp4_layout.h) as lines, a tile's K64 blocks of 4608 bytes, in boxes of
-/// `words` 32-bit words of kStripStage lines: a strip's codes (128) or scales (16) of a stage.
-inline CUtensorMap strip_lines_map(const void* packed, int64_t lines, int words) {
-  CUtensorMap map;
-  const cuuint64_t sizes[3] = {kTileRecordBytes / 4, static_cast<cuuint64_t>(lines), 1};
-  const cuuint64_t strides[2] = {kTileRecordBytes, kTileRecordBytes};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(words), kStripStage, 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result = tensor_map_encoder()(&map,
-                                               CU_TENSOR_MAP_DATA_TYPE_UINT32,
-                                               3,
-                                               const_cast<void*>(packed),
-                                               sizes,
-                                               strides,
-                                               box,
-                                               steps,
-                                               CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                               CU_TENSOR_MAP_SWIZZLE_NONE,
-                                               CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(result == CUDA_SUCCESS, "tensor map of a packed matrix refused");
   return map;
 }
 

@@ -51,19 +51,6 @@ __device__ __forceinline__ bool barrier_try_wait(uint32_t barrier, uint32_t pari
   return done != 0;
 }
 
-/// As above, without waiting at all.
-__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n .reg .pred p;\n"
-      " mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      " selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   while (!barrier_try_wait(barrier, parity)) {
   }
