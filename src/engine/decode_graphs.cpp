@@ -49,6 +49,10 @@ void DecodeGraphs::clear() noexcept {
   graphs_.clear();
 }
 
+int64_t DecodeGraphs::pages_offset() const {
+  return ((kSources + 1) * most_ + 3) / 4 * 4;  // of 16 bytes, which the device reads at once
+}
+
 model::BatchView DecodeGraphs::view_of(int64_t size, std::span<const model::KvLayer> kv) const {
   const auto part = [this](int64_t offset, Shape shape) {
     return inputs_.view(DType::I32, shape, static_cast<size_t>(offset) * sizeof(int32_t));
@@ -88,7 +92,8 @@ Result<DecodeGraphs> DecodeGraphs::capture(const std::vector<int64_t>& sizes,
   for (PinnedMemory& host : graphs.host_) {
     host = TRY(PinnedMemory::allocate(
         "graph inputs",
-        static_cast<size_t>((kNumFields + max_pages_per_seq) * graphs.most_) * sizeof(int32_t),
+        static_cast<size_t>(graphs.pages_offset() + max_pages_per_seq * graphs.most_) *
+            sizeof(int32_t),
         stream.device));
   }
   api.copy_to_device(graphs.inputs_.data(), all.data(), all.size() * sizeof(int32_t), stream);
@@ -132,17 +137,20 @@ void DecodeGraphs::run(
   }
   CHECK(width <= max_pages_, "a sequence exceeds what the graphs were captured for");
 
+  // The host writes here while the step of the other turn is under way, which reads its own memory;
+  // what read this one, the step of the same turn before, is over.
+  const int64_t size = graph->size;
   auto* fields = reinterpret_cast<int32_t*>(host_[static_cast<size_t>(turn)].data());
-  int32_t* pages = fields + kNumFields * most_;
-  std::fill_n(fields, kNumFields * most_, 0);
-  std::fill_n(fields + kSlots * most_, most_, -1);
-  std::fill_n(fields + kSources * most_, most_, -1);
+  int32_t* pages = fields + pages_offset();
+  std::fill_n(fields, (kSources + 1) * size, 0);
+  std::fill_n(fields + kSlots * size, size, -1);
+  std::fill_n(fields + kSources * size, size, -1);
   std::fill_n(pages, count * width, 0);
   for (int64_t i = 0; i < count; ++i) {
     const Slice& slice = batch.slices[static_cast<size_t>(i)];
     const Sequence& sequence = *slice.sequence;
     const auto set = [&](Field field, int64_t value) {
-      fields[field * most_ + i] = static_cast<int32_t>(value);
+      fields[field * size + i] = static_cast<int32_t>(value);
     };
     const int64_t page = sequence.pages[static_cast<size_t>(slice.begin / page_size)];
     if (feed != nullptr) {
@@ -155,25 +163,21 @@ void DecodeGraphs::run(
     set(kLengths, slice.begin + 1);
     std::copy_n(sequence.pages.begin(), pool.pages_of(slice.begin + 1), pages + i * width);
   }
-  const DeviceApi& api = device_api(stream_.device);
-  auto* to = static_cast<int32_t*>(inputs_.data());
-  api.copy_to_device(
-      to, fields, static_cast<size_t>(kNumFields * most_) * sizeof(int32_t), stream_);
-  api.copy_rows_to_device(to + (kNumFields + 1) * most_ + 1,
-                          static_cast<size_t>(max_pages_) * sizeof(int32_t),
-                          pages,
-                          static_cast<size_t>(width) * sizeof(int32_t),
-                          static_cast<size_t>(width) * sizeof(int32_t),
-                          static_cast<size_t>(count),
-                          stream_);
+  const auto of_host = [this](int32_t* data, Shape shape) {
+    return Tensor(data, DType::I32, shape, stream_.device);
+  };
+  StepInputs inputs;
+  inputs.fields = of_host(fields, {kNumFields, size});
+  inputs.pages = of_host(pages, {count, width});
   if (feed != nullptr) {
-    const auto ints = [&](Field field) {
-      return inputs_.view(
-          DType::I32, {count}, static_cast<size_t>(field * most_) * sizeof(int32_t));
-    };
-    ops.take_drawn(feed->results, ints(kSources), ints(kTokens), stream_);
+    inputs.sources = of_host(fields + kSources * size, {size});
+    inputs.results = feed->results;
   }
-  api.launch_graph(graph->handle, stream_);
+  inputs.to_fields = inputs_.view(DType::I32, {kNumFields, most_});
+  inputs.to_fields.shape[1] = size;
+  inputs.to_pages = view_of(size, {}).page_table;
+  ops.place_inputs(inputs, stream_);
+  device_api(stream_.device).launch_graph(graph->handle, stream_);
 }
 
 }  // namespace nibble::engine

@@ -50,7 +50,8 @@ class DecodeGraphs {
     std::vector<int32_t> rows;
   };
   // Enqueues the step of a batch that it takes: row i is that of slice i. turn: 0 or 1; the step
-  // that was enqueued with the same turn before has to be over.
+  // that was enqueued with the same turn before has to be over: the device reads the turn's host
+  // memory until then.
   void run(const Batch& batch, const KvPool& pool, int turn, const Feed* feed, const SmallOps& ops);
 
   size_t count() const { return graphs_.size(); }
@@ -66,17 +67,19 @@ class DecodeGraphs {
   model::BatchView view_of(int64_t size, std::span<const model::KvLayer> kv) const;
   void clear() noexcept;
 
-  // Fields of a step, each `most_` i32 one after another; then q_begin, rows and the page table.
-  // kSources: of tokens that are fed.
+  // Fields of a step: on the device each `most_` i32 one after another, then q_begin, rows and the
+  // page table. On the host each as long as the graph has rows, so that a small step is a few bytes
+  // next to each other; there kSources, of tokens that are fed, comes after those of the device.
   // NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
-  enum Field { kTokens, kPositions, kSlots, kLengths, kSources, kNumFields };
+  enum Field { kTokens, kPositions, kSlots, kLengths, kNumFields, kSources = kNumFields };
+  int64_t pages_offset() const;  // of host_, in i32
 
   Stream stream_;
   std::vector<Graph> graphs_;  // by size
   int64_t most_ = 0;
   int64_t max_pages_ = 0;
   Buffer inputs_;
-  std::array<PinnedMemory, 2> host_;  // by turn: the fields, then rows of pages
+  std::array<PinnedMemory, 2> host_;  // by turn: fields and sources, then rows of pages
   size_t memory_bytes_ = 0;
 };
 

@@ -82,17 +82,18 @@ Result<Runner> Runner::create(const model::Model& model,
     runner.host_logits_ = TRY(PinnedMemory::allocate("logits", logit_bytes, stream.device));
   }
   if (ops.draw_tokens != nullptr) {
-    const size_t both = block * (sizeof(DrawRequest) + sizeof(DrawResult) + kCandidateBytes);
+    const size_t answers = block * (sizeof(DrawResult) + kCandidateBytes);
+    const size_t both = block * sizeof(DrawRequest) + answers;
     for (Flight& flight : runner.flights_) {
       flight.drawing = TRY(PinnedMemory::allocate("drawing", both, stream.device));
       if (device_api(stream.device).create_event != nullptr) {
         flight.arrived.emplace(stream.device);
       }
     }
-    runner.drawing_ = TRY(
-        Buffer::allocate("drawing",
-                         both + static_cast<size_t>(ops.draw_workspace_bytes(runner.logit_block_)),
-                         stream));
+    runner.drawing_ = TRY(Buffer::allocate(
+        "drawing",
+        answers + static_cast<size_t>(ops.draw_workspace_bytes(runner.logit_block_)),
+        stream));
   }
   return runner;
 }
@@ -213,9 +214,7 @@ DrawCandidate* Runner::candidates_of(const Flight& flight) const {
 }
 
 Tensor Runner::device_results(int64_t rows) const {
-  return drawing_.view(DType::U8,
-                       {rows * static_cast<int64_t>(sizeof(DrawResult))},
-                       static_cast<size_t>(logit_block_) * sizeof(DrawRequest));
+  return drawing_.view(DType::U8, {rows * static_cast<int64_t>(sizeof(DrawResult))});
 }
 
 void Runner::send(Flight& flight,
@@ -248,24 +247,27 @@ void Runner::send(Flight& flight,
   if (any) {
     const auto block = static_cast<size_t>(logit_block_);
     const auto count = static_cast<size_t>(rows);
-    const size_t candidates_at = block * (sizeof(DrawRequest) + sizeof(DrawResult));
+    const size_t candidates_at = block * sizeof(DrawResult);
     const size_t workspace_at = candidates_at + block * kCandidateBytes;
     const auto part = [this](size_t at, size_t size_bytes) {
       return drawing_.view(DType::U8, {static_cast<int64_t>(size_bytes)}, at);
     };
     const Tensor candidates = part(candidates_at, count * kCandidateBytes);
-    api.copy_to_device(drawing_.data(), flight.requests(), count * sizeof(DrawRequest), stream_);
+    // Requests are read, and results written, where the host has them; on the device results stay
+    // for the step that goes on from this one.
+    const auto of_host = [this](void* data, size_t size_bytes) {
+      return Tensor(data, DType::U8, {static_cast<int64_t>(size_bytes)}, stream_.device);
+    };
     ops.draw_tokens(logits,
-                    part(0, count * sizeof(DrawRequest)),
+                    of_host(flight.requests(), count * sizeof(DrawRequest)),
                     part(workspace_at, drawing_.size_bytes() - workspace_at),
                     device_results(rows),
+                    of_host(results_of(flight), count * sizeof(DrawResult)),
                     filters ? candidates : Tensor{},
                     stream_);
     if (filters) {
       api.copy_to_host(candidates_of(flight), candidates.data, count * kCandidateBytes, stream_);
     }
-    api.copy_to_host(
-        results_of(flight), device_results(rows).data, count * sizeof(DrawResult), stream_);
   }
   for (size_t i = 0; i < wanted.size() && host_logits_.data() != nullptr; ++i) {
     if (!flight.drawn[i]) {

@@ -102,7 +102,8 @@ class Runner {
     std::vector<bool> drawn;  // by the device, of `wanted`
     bool draws_all = false;
     Tensor logits;         // [rows, vocab] f32
-    PinnedMemory drawing;  // [logit_block_] requests, then results, then candidates
+    PinnedMemory drawing;  // [logit_block_] requests, then results, then candidates; the device
+                           // reads and writes it until the step has arrived
     struct Event {
       Device device;
       void* handle = nullptr;
@@ -141,7 +142,7 @@ class Runner {
   Buffer inputs_;      // i32
   Buffer hidden_;      // [max_step_tokens, hidden] bf16
   Buffer logits_;      // [logit_block_, vocab] f32
-  Buffer drawing_;     // requests, results, candidates and workspace of draw_tokens
+  Buffer drawing_;     // results, candidates and workspace of draw_tokens
   Buffer step_state_;  // of Model::prepare_decode_step()
   int64_t logit_block_ = kLogitBlock;
   std::vector<int32_t> host_inputs_;

@@ -43,6 +43,18 @@ struct DrawCandidate {
 };
 inline constexpr int64_t kDrawCandidates = 256;  // a row, or the vocabulary where that is smaller
 
+// Inputs of a decode step: where the host wrote them, in pinned memory, and where the step reads
+// them. All i32 but `results`.
+struct StepInputs {
+  Tensor fields;     // [fields, rows]; the first field is the tokens
+  Tensor sources;    // [rows]: row i's token is that of results[sources[i]] where that is not below
+                     // 0 (token 0 where that has none); empty: all tokens are in `fields`
+  Tensor results;    // on the device, as of draw_tokens; not read without sources
+  Tensor pages;      // [sequences, width]
+  Tensor to_fields;  // [fields, rows], strided rows
+  Tensor to_pages;   // [at least sequences, at least width], strided rows; the rest is left alone
+};
+
 struct SmallOps {
   Device::Kind device;
   int isa = 0;  // least level it needs: CpuIsa on the CPU
@@ -91,23 +103,22 @@ struct SmallOps {
                         Stream) = nullptr;
   // head_rms_norm, rope and store_kv or store_kv_e4m3 in one, bit for bit.
   void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
-  // Chooses the token of every row: logits f32 [rows, vocab]; requests, results u8 [rows *
-  // sizeof(DrawRequest), DrawResult]; workspace u8. candidates u8 [rows * kDrawCandidates *
+  // Chooses the token of every row: logits f32 [rows, vocab]; requests u8 [rows *
+  // sizeof(DrawRequest)], in pinned memory; results u8 [rows * sizeof(DrawResult)], on the device;
+  // shown u8: the same once more, in pinned memory, or empty. workspace u8, of
+  // draw_workspace_bytes(rows). candidates u8 [rows * kDrawCandidates *
   // sizeof(DrawCandidate)], in any order, of the rows that ask for them (token and logit of their
   // result are the largest); empty where none does.
   void (*draw_tokens)(const Tensor& logits,
                       const Tensor& requests,
                       const Tensor& workspace,
                       const Tensor& results,
+                      const Tensor& shown,
                       const Tensor& candidates,
                       Stream) = nullptr;
   int64_t (*draw_workspace_bytes)(int64_t rows) = nullptr;
-  // tokens[i] = the token of results[rows[i]] where rows[i] >= 0 (0 where that has none); tokens,
-  // rows i32 [n], results as of draw_tokens. For a step whose inputs the step before it draws.
-  void (*take_drawn)(const Tensor& results,
-                     const Tensor& rows,
-                     const Tensor& tokens,
-                     Stream) = nullptr;
+  // Puts the inputs of a step where it reads them. No kernel after it begins before it has ended.
+  void (*place_inputs)(const StepInputs&, Stream) = nullptr;
 };
 
 std::span<const SmallOps* const> compute_list();  // ops/compute_list.cpp

@@ -19,7 +19,8 @@ struct DeviceApi {
   // that is a Result or a SystemError.
   void* (*allocate)(Device device, size_t size_bytes);
   void (*release)(Device device, void* memory) noexcept;
-  // Host memory that the device copies from at full speed.
+  // Host memory that the device copies from and to at full speed, and that its kernels read and
+  // write at the same address.
   void* (*allocate_pinned)(size_t size_bytes);
   void (*release_pinned)(void* memory) noexcept;
   void (*copy_to_device)(void* to, const void* from, size_t size_bytes, Stream stream);
@@ -41,14 +42,6 @@ struct DeviceApi {
   bool (*map)(Device device, void* range, size_t size_bytes) = nullptr;
   void (*unmap)(Device device, void* range, size_t size_bytes) noexcept = nullptr;
   void (*free_range)(Device device, void* range, size_t size_bytes) noexcept = nullptr;
-  // `rows` pieces of row_bytes, to_pitch and from_pitch bytes apart.
-  void (*copy_rows_to_device)(void* to,
-                              size_t to_pitch,
-                              const void* from,
-                              size_t from_pitch,
-                              size_t row_bytes,
-                              size_t rows,
-                              Stream stream) = nullptr;
   // What is enqueued between the two becomes a graph instead of running; launching it runs all of
   // it with the same arguments. The graph belongs to the caller.
   void (*begin_capture)(Stream stream) = nullptr;

@@ -1,4 +1,5 @@
-// Owner of host memory that a device copies from and to at full speed, while the host goes on.
+// Owner of host memory that a device copies from and to at full speed, while the host goes on, and
+// that its kernels read and write themselves.
 // Move-only.
 #pragma once
 

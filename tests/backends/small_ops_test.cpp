@@ -381,6 +381,7 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
       requests[row].candidates = 1;
     }
     VisibleVector<DrawResult> results(kRows);
+    VisibleVector<DrawResult> shown(kRows);
     VisibleVector<DrawCandidate> candidates(kRows * kDrawCandidates, DrawCandidate{0.0f, -7});
     VisibleVector<uint8_t> workspace(static_cast<size_t>(ops_.draw_workspace_bytes(kRows)), 0xFF);
     const auto raw = [&](auto& values) {
@@ -392,8 +393,10 @@ TEST_P(SmallOpsOf, DrawnTokensAreTheLargestOrWhereTheShareFalls) {
         raw(requests),
         raw(workspace),
         raw(results),
+        raw(shown),
         raw(candidates));
     for (size_t row = 0; row < kRows; ++row) {
+      EXPECT_EQ(shown[row].token, results[row].token) << row;
       if (row >= 4 && row <= 6) {
         EXPECT_EQ(results[row].token, -1) << "row " << row << " is not finite";
         continue;

@@ -123,7 +123,6 @@ const DeviceApi kCpuDeviceApi{
     .map = nullptr,
     .unmap = nullptr,
     .free_range = nullptr,
-    .copy_rows_to_device = nullptr,
     .begin_capture = nullptr,
     .end_capture = nullptr,
     .launch_graph = nullptr,

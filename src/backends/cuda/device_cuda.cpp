@@ -6,6 +6,7 @@
 
 #include "backends/cuda/cuda_check.h"
 #include "backends/cuda/device_memory_cuda.h"
+#include "base/check.h"
 #include "tensor/device_api.h"
 
 namespace nibble {
@@ -41,12 +42,17 @@ void release(Device /*device*/, void* memory) noexcept { (void)cudaFree(memory);
 
 void* allocate_pinned(size_t size_bytes) {
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocHost(&memory, size_bytes > 0 ? size_bytes : 1);
+  const cudaError_t error = cudaHostAlloc(
+      &memory, size_bytes > 0 ? size_bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     return nullptr;
   }
   CUDA_CHECK(error);
+  // With unified addressing, which every 64-bit system has, kernels use the host's own pointer.
+  void* seen = nullptr;
+  CUDA_CHECK(cudaHostGetDevicePointer(&seen, memory, 0));
+  CHECK(seen == memory, "kernels see pinned memory at another address than the host");
   return memory;
 }
 
@@ -82,17 +88,6 @@ void destroy_stream(Stream stream) noexcept { (void)cudaStreamDestroy(native(str
 void memory_info(Device device, size_t* free_bytes, size_t* total_bytes) {
   use(device);
   CUDA_CHECK(cudaMemGetInfo(free_bytes, total_bytes));
-}
-
-void copy_rows_to_device(void* to,
-                         size_t to_pitch,
-                         const void* from,
-                         size_t from_pitch,
-                         size_t row_bytes,
-                         size_t rows,
-                         Stream stream) {
-  CUDA_CHECK(cudaMemcpy2DAsync(
-      to, to_pitch, from, from_pitch, row_bytes, rows, cudaMemcpyHostToDevice, native(stream)));
 }
 
 // Thread-local: other threads may allocate meanwhile.
@@ -166,7 +161,6 @@ const DeviceApi kCudaDeviceApi{
     .map = cuda::map_range,
     .unmap = cuda::unmap_range,
     .free_range = cuda::free_range,
-    .copy_rows_to_device = copy_rows_to_device,
     .begin_capture = begin_capture,
     .end_capture = end_capture,
     .launch_graph = launch_graph,

@@ -3,6 +3,8 @@
 // the largest logit of its part and the sum of exponentials relative to it, in float64; one block a
 // row joins the parts in order and finds where the drawn share falls. So a row's token does not
 // depend on the batch. Only the order of the sums differs from the host's.
+// Requests are read, and results written a second time, in the host's pinned memory: a copy would
+// be an operation of the stream that costs more than the kernel's own few bytes.
 #include <cuda_runtime.h>
 
 #include "backends/cuda/draw_tokens.h"
@@ -13,9 +15,17 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int kParts = 64;
-constexpr int kThreads = 256;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
+constexpr int kHeld = 8;  // logits a thread keeps between its two passes: vocabularies to 262144
+constexpr int kFinishThreads = 256;
+constexpr int kFinishWarps = kFinishThreads / 32;
+// Up to here requests are read where the host wrote them. Every block of every row reads its own,
+// which for many rows is many small reads over the bus: then one copy costs less.
+constexpr int64_t kRowsReadDirectly = 8;
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+constexpr uint32_t kNoIndex = 0xFFFFFFFFu;
+constexpr int kNotHere = -2;  // a token of another warp's piece
 
 struct Part {
   double sum;  // of exp((logit - top) * scale)
@@ -25,16 +35,48 @@ struct Part {
   int32_t unused;
 };
 
+// The largest logit seen: larger logits have larger keys, 0 and -0 the same; 0: none above -inf.
 struct Best {
-  float top;
-  int32_t index;
-  int32_t bad;
+  uint32_t key;
+  uint32_t index;  // the lowest with that key, or kNoIndex
 };
 
-__device__ __forceinline__ Best better(const Best& a, const Best& b) {
-  const bool second =
-      b.index >= 0 && (a.index < 0 || b.top > a.top || (b.top == a.top && b.index < a.index));
-  return {second ? b.top : a.top, second ? b.index : a.index, a.bad | b.bad};
+// Larger floats have larger keys.
+__device__ __forceinline__ uint32_t key_of(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float value_of(uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
+__device__ __forceinline__ Best best_of(float top, int32_t index) {
+  return index >= 0 ? Best{key_of(top + 0.0f), static_cast<uint32_t>(index)} : Best{0, kNoIndex};
+}
+
+/// Of all lanes, in all lanes.
+__device__ __forceinline__ Best best_of_warp(const Best& mine) {
+  const uint32_t key = __reduce_max_sync(kAllLanes, mine.key);
+  return {key, __reduce_min_sync(kAllLanes, mine.key == key ? mine.index : kNoIndex)};
+}
+
+__device__ __forceinline__ double sum_of_warp(double mine) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    mine += __shfl_xor_sync(kAllLanes, mine, step);
+  }
+  return mine;
+}
+
+/// Of all lanes up to this one.
+__device__ __forceinline__ double running_sum(double mine, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const double lower = __shfl_up_sync(kAllLanes, mine, step);
+    mine += lane >= step ? lower : 0.0;
+  }
+  return mine;
 }
 
 struct Params {
@@ -42,86 +84,116 @@ struct Params {
   const DrawRequest* requests;
   Part* parts;  // [rows, kParts]
   DrawResult* results;
-  int64_t stride;  // of logits
+  DrawResult* shown;  // of the host; nullptr: not wanted
+  int64_t stride;     // of logits
   int vocab, part_size;
 };
+
+/// The host writes requests anew for every step: past all caches.
+__device__ __forceinline__ DrawRequest request_of(const Params& p, int row) {
+  const DrawRequest* from = p.requests + row;
+  DrawRequest request;
+  request.scale = __ldcv(&from->scale);
+  request.unit = __ldcv(&from->unit);
+  request.greedy = __ldcv(&from->greedy);
+  request.candidates = __ldcv(&from->candidates);
+  return request;
+}
+
+__device__ __forceinline__ double weight_of(float logit, double top, double scale) {
+  return exp((static_cast<double>(logit) - top) * scale);
+}
 
 __global__ void __launch_bounds__(kThreads) draw_parts_kernel(const Params p) {
   __shared__ Best warp_best[kWarps];
   __shared__ double warp_sum[kWarps];
-  begin_overlapped();
+  __shared__ double scale;
   const int row = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x);
+  // Of the host, or of a copy that has ended: one read a block, which comes while the logits do.
+  const double scale_read = thread == 0 ? __ldcv(&p.requests[row].scale) : 0.0;
+  begin_overlapped();
   const int begin = static_cast<int>(blockIdx.x) * p.part_size;
   const int end = min(begin + p.part_size, p.vocab);
   const float* logits = p.logits + row * p.stride;
-  const double scale = p.requests[row].scale;
-  const int thread = static_cast<int>(threadIdx.x);
-  Best best{-INFINITY, -1, 0};
-  for (int i = begin + thread; i < end; i += kThreads) {
-    const float v = logits[i];
-    best.bad |= isnan(v) ? 1 : 0;
-    if (v > best.top) {
-      best.top = v;
-      best.index = i;
+  const int lane = thread % 32;
+  float held[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {  // all loads before the first is used
+    const int i = begin + thread + k * kThreads;
+    held[k] = i < end ? logits[i] : -INFINITY;
+  }
+  float top = -INFINITY;
+  int32_t index = -1;
+  bool bad = false;
+  const auto look = [&](float v, int i) {
+    bad |= isnan(v);
+    if (v > top) {
+      top = v;
+      index = i;
     }
-  }
+  };
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    best = better(best,
-                  {__shfl_xor_sync(kAllLanes, best.top, step),
-                   __shfl_xor_sync(kAllLanes, best.index, step),
-                   __shfl_xor_sync(kAllLanes, best.bad, step)});
+  for (int k = 0; k < kHeld; ++k) {
+    look(held[k], begin + thread + k * kThreads);
   }
-  if (thread % 32 == 0) {
-    warp_best[thread / 32] = best;
+  const int first_left = begin + thread + kHeld * kThreads;  // of larger vocabularies
+  for (int i = first_left; i < end; i += kThreads) {
+    look(logits[i], i);
   }
-  __syncthreads();
-  best = warp_best[0];
-#pragma unroll
-  for (int i = 1; i < kWarps; ++i) {
-    best = better(best, warp_best[i]);
+  const Best of_warp = best_of_warp(best_of(top, index));
+  if (lane == 0) {
+    warp_best[thread / 32] = of_warp;
   }
+  if (thread == 0) {
+    scale = scale_read;
+  }
+  const int any_bad = __syncthreads_or(bad ? 1 : 0);
+  const Best best = best_of_warp(lane < kWarps ? warp_best[lane] : Best{0, kNoIndex});
   double sum = 0.0;
-  if (best.index >= 0) {
-    for (int i = begin + thread; i < end; i += kThreads) {
-      sum += exp((static_cast<double>(logits[i]) - static_cast<double>(best.top)) * scale);
+  if (best.key != 0) {
+    const auto of_part = static_cast<double>(value_of(best.key));
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (begin + thread + k * kThreads < end) {
+        sum += weight_of(held[k], of_part, scale);
+      }
+    }
+    for (int i = first_left; i < end; i += kThreads) {
+      sum += weight_of(logits[i], of_part, scale);
     }
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, step);
-  }
-  if (thread % 32 == 0) {
+  sum = sum_of_warp(sum);
+  if (lane == 0) {
     warp_sum[thread / 32] = sum;
   }
   __syncthreads();
-  if (thread == 0) {
-    sum = 0.0;
-    for (int i = 0; i < kWarps; ++i) {
-      sum += warp_sum[i];
+  if (thread < 32) {
+    sum = sum_of_warp(lane < kWarps ? warp_sum[lane] : 0.0);
+    if (lane == 0) {
+      const bool none = best.key == 0;
+      p.parts[row * kParts + static_cast<int>(blockIdx.x)] = {
+          sum,
+          none ? -INFINITY : value_of(best.key),
+          none ? -1 : static_cast<int32_t>(best.index),
+          any_bad != 0 ? 1 : 0,
+          0};
     }
-    p.parts[row * kParts + static_cast<int>(blockIdx.x)] = {sum, best.top, best.index, best.bad, 0};
   }
 }
 
-/// Where in part [begin, end) the running sum of exp((logit - top) * scale) passes `target`; the
-/// last finite token where it falls short by rounding. One warp.
-__device__ int find_in_part(
-    const float* logits, int begin, int end, float top, double scale, double target) {
-  const int lane = static_cast<int>(threadIdx.x);
+/// Where in [begin, end) the running sum of exp((logit - top) * scale) passes `target`; the last
+/// finite token where it falls short by rounding. One warp.
+__device__ int find_in_range(
+    const float* logits, int begin, int end, double top, double scale, double target) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   double before = 0.0;
   int last = -1;
   for (int base = begin; base < end; base += 32) {
     const int i = base + lane;
     const float v = i < end ? logits[i] : -INFINITY;
-    double running =
-        v > -INFINITY ? exp((static_cast<double>(v) - static_cast<double>(top)) * scale) : 0.0;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const double lower = __shfl_up_sync(kAllLanes, running, step);
-      running += lane >= step ? lower : 0.0;
-    }
-    running += before;
+    const double running =
+        before + running_sum(v > -INFINITY ? weight_of(v, top, scale) : 0.0, lane);
     const unsigned finite = __ballot_sync(kAllLanes, v > -INFINITY);
     const unsigned passed = __ballot_sync(kAllLanes, v > -INFINITY && target < running);
     if (passed != 0) {
@@ -135,68 +207,106 @@ __device__ int find_in_part(
   return last;
 }
 
-__global__ void __launch_bounds__(kParts) draw_finish_kernel(const Params p) {
-  __shared__ Part parts[kParts];
-  __shared__ double weights[kParts];
-  __shared__ int chosen;
-  __shared__ double rest;
-  begin_overlapped();
-  const int row = static_cast<int>(blockIdx.x);
-  const int thread = static_cast<int>(threadIdx.x);
-  const DrawRequest request = p.requests[row];
-  parts[thread] = p.parts[row * kParts + thread];
-  __syncthreads();
-  Best best{-INFINITY, -1, 0};
-  for (int i = 0; i < kParts; ++i) {
-    best = better(best, {parts[i].top, parts[i].index, parts[i].bad});
+/// The same for a whole block: each warp sums a piece, and the one whose piece has the token finds
+/// it; kNotHere in the others.
+__device__ int find_in_part(
+    const float* logits, int begin, int end, double top, double scale, double target) {
+  __shared__ double sums[kFinishWarps];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int piece = (end - begin + kFinishThreads - 1) / kFinishThreads * 32;
+  const int from = min(begin + warp * piece, end);
+  const int to = min(from + piece, end);
+  double sum = 0.0;
+#pragma unroll 4
+  for (int i = from + lane; i < to; i += 32) {
+    const float v = logits[i];
+    sum += v > -INFINITY ? weight_of(v, top, scale) : 0.0;
   }
-  const Part mine = parts[thread];
-  weights[thread] =
-      mine.index >= 0
-          ? mine.sum *
-                exp((static_cast<double>(mine.top) - static_cast<double>(best.top)) * request.scale)
-          : 0.0;
-  __syncthreads();
-  const bool finite = best.index >= 0 && best.bad == 0 && !isinf(best.top);
-  double total = 0.0;
-  for (int i = 0; i < kParts; ++i) {
-    total += weights[i];
+  sum = sum_of_warp(sum);
+  if (lane == 0) {
+    sums[warp] = sum;
   }
-  if (thread == 0) {
-    const double target = request.unit * total;
-    double before = 0.0;
-    chosen = -1;
-    for (int i = 0; i < kParts && finite; ++i) {
-      if (weights[i] > 0.0) {
-        chosen = i;  // the last with a share, when rounding makes the sum fall short
-        rest = target - before;
-        before += weights[i];
-        if (target < before) {
-          break;
-        }
+  __syncthreads();
+  int chosen = 0;
+  double rest = 0.0;
+  double before = 0.0;
+  for (int i = 0; i < kFinishWarps; ++i) {
+    if (sums[i] > 0.0) {
+      chosen = i;  // the last with a share, when rounding makes the sum fall short
+      rest = target - before;
+      before += sums[i];
+      if (target < before) {
+        break;
       }
     }
   }
-  __syncthreads();
-  int token = finite ? best.index : -1;
-  if (finite && request.greedy == 0 && request.candidates == 0) {
-    if (thread >= 32) {
-      return;
-    }
-    const int begin = chosen * p.part_size;
-    token = find_in_part(p.logits + row * p.stride,
+  return warp == chosen ? find_in_range(logits, from, to, top, scale, rest) : kNotHere;
+}
+
+__global__ void __launch_bounds__(kFinishThreads) draw_finish_kernel(const Params p) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const DrawRequest request = request_of(p, row);  // as in draw_parts_kernel
+  begin_overlapped();
+  const bool draws = request.greedy == 0 && request.candidates == 0;
+  if (!draws && threadIdx.x >= 32) {
+    return;
+  }
+  // Every warp joins the parts for itself, two neighbours a lane.
+  const Part low = p.parts[row * kParts + 2 * lane];
+  const Part high = p.parts[row * kParts + 2 * lane + 1];
+  const Best of_low = best_of(low.top, low.index);
+  const Best of_high = best_of(high.top, high.index);
+  const Best best = best_of_warp(of_high.key > of_low.key ? of_high : of_low);
+  const bool bad = __any_sync(kAllLanes, low.bad != 0 || high.bad != 0);
+  const float top_logit = best.key != 0 ? value_of(best.key) : -INFINITY;
+  const auto top = static_cast<double>(top_logit);
+  const bool finite = best.key != 0 && !bad && !isinf(top_logit);
+  const double low_weight = low.index >= 0 ? low.sum * weight_of(low.top, top, request.scale) : 0.0;
+  const double high_weight =
+      high.index >= 0 ? high.sum * weight_of(high.top, top, request.scale) : 0.0;
+  const double running = running_sum(low_weight + high_weight, lane);
+  const double total = __shfl_sync(kAllLanes, running, 31);
+  int token = finite ? static_cast<int>(best.index) : -1;
+  float logit = finite ? top_logit : 0.0f;
+  bool writes = threadIdx.x == 0;
+  if (finite && draws) {
+    const double target = request.unit * total;
+    const double below = __shfl_up_sync(kAllLanes, running, 1);
+    const double before = lane > 0 ? below : 0.0;
+    const double middle = before + low_weight;
+    const bool in_low = low_weight > 0.0 && target < middle;
+    const bool in_high = high_weight > 0.0 && target < middle + high_weight;
+    const unsigned passed = __ballot_sync(kAllLanes, in_low || in_high);
+    const unsigned with_share = __ballot_sync(kAllLanes, low_weight > 0.0 || high_weight > 0.0);
+    // The last with a share, when rounding makes the sum fall short.
+    const int from = passed != 0 ? __ffs(static_cast<int>(passed)) - 1
+                                 : 31 - __clz(static_cast<int>(with_share));
+    const bool takes_low = passed != 0 ? in_low : high_weight <= 0.0;
+    const int part = __shfl_sync(kAllLanes, takes_low ? 2 * lane : 2 * lane + 1, from);
+    // Not below 0, where the two orders of summation differ.
+    const double rest = max(target - (takes_low ? before : middle), 0.0);
+    const int begin = part * p.part_size;
+    const float* logits = p.logits + row * p.stride;
+    token = find_in_part(logits,
                          begin,
                          min(begin + p.part_size, p.vocab),
-                         best.top,
+                         top,
                          request.scale,
-                         rest);
+                         __shfl_sync(kAllLanes, rest, from));
+    writes = token != kNotHere && lane == 0;
+    logit = token >= 0 ? logits[token] : 0.0f;
   }
-  if (thread == 0) {
+  if (writes) {
     DrawResult result{};
     result.token = token;
-    result.logit = token >= 0 ? p.logits[row * p.stride + token] : 0.0f;
-    result.log_total = static_cast<double>(best.top) * request.scale + log(total);
+    result.logit = logit;
+    result.log_total = top * request.scale + log(total);
     p.results[row] = result;
+    if (p.shown != nullptr) {
+      p.shown[row] = result;
+    }
   }
 }
 
@@ -204,12 +314,6 @@ __global__ void __launch_bounds__(kParts) draw_finish_kernel(const Params p) {
 
 constexpr int kSelectThreads = 1024;
 constexpr int kBins = 2048;
-
-// Larger floats have larger keys.
-__device__ __forceinline__ uint32_t key_of(float v) {
-  const uint32_t bits = __float_as_uint(v);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
 
 // One block a row: the key of the last candidate is found digit by digit (11, 11 and 10 bits) from
 // counts; then larger keys are written in any order and as many equal ones as there is room for,
@@ -223,7 +327,7 @@ __global__ void __launch_bounds__(kSelectThreads) candidates_kernel(const Params
   __shared__ int written;
   begin_overlapped();
   const int row = static_cast<int>(blockIdx.x);
-  if (p.requests[row].candidates == 0) {
+  if (request_of(p, row).candidates == 0) {
     return;
   }
   const float* logits = p.logits + row * p.stride;
@@ -318,41 +422,17 @@ __global__ void __launch_bounds__(kSelectThreads) candidates_kernel(const Params
   }
 }
 
-__global__ void take_drawn_kernel(const DrawResult* results,
-                                  const int32_t* rows,
-                                  int32_t* tokens,
-                                  int count) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < count && rows[i] >= 0) {
-    tokens[i] = max(results[rows[i]].token, 0);
-  }
-}
-
 }  // namespace
 
-// Launched the plain way: what it reads and writes is used before and after it by all.
-void take_drawn(const Tensor& results, const Tensor& rows, const Tensor& tokens, Stream stream) {
-  const int count = static_cast<int>(rows.shape[0]);
-  if (count == 0) {
-    return;
-  }
-  const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  take_drawn_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream.native)>>>(
-      reinterpret_cast<const DrawResult*>(results.as<uint8_t>()),
-      rows.as<int32_t>(),
-      tokens.as<int32_t>(),
-      count);
-  CUDA_CHECK(cudaGetLastError());
-}
-
 int64_t draw_workspace_bytes(int64_t rows) {
-  return rows * kParts * static_cast<int64_t>(sizeof(Part));
+  return rows * static_cast<int64_t>(kParts * sizeof(Part) + sizeof(DrawRequest));
 }
 
 void draw_tokens(const Tensor& logits,
                  const Tensor& requests,
                  const Tensor& workspace,
                  const Tensor& results,
+                 const Tensor& shown,
                  const Tensor& candidates,
                  Stream stream) {
   const int64_t rows = logits.shape[0];
@@ -360,18 +440,36 @@ void draw_tokens(const Tensor& logits,
     return;
   }
   CHECK(workspace.size_bytes() >= draw_workspace_bytes(rows), "workspace too small to draw");
+  const auto as_bytes = [](const Tensor& tensor) {
+    return tensor.empty() ? nullptr : tensor.as<uint8_t>();
+  };
   Params p{};
   p.logits = logits.as<float>();
   p.requests = reinterpret_cast<const DrawRequest*>(requests.as<uint8_t>());
   p.parts = reinterpret_cast<Part*>(workspace.as<uint8_t>());
   p.results = reinterpret_cast<DrawResult*>(results.as<uint8_t>());
+  p.shown = reinterpret_cast<DrawResult*>(as_bytes(shown));
   p.stride = logits.stride[0];
   p.vocab = static_cast<int>(logits.shape[1]);
   p.part_size = (p.vocab + kParts - 1) / kParts;
   auto* native = static_cast<cudaStream_t>(stream.native);
+  const bool copies = rows > kRowsReadDirectly;
+  if (copies) {
+    auto* copy = reinterpret_cast<DrawRequest*>(p.parts + rows * kParts);
+    CUDA_CHECK(cudaMemcpyAsync(copy,
+                               p.requests,
+                               static_cast<size_t>(rows) * sizeof(DrawRequest),
+                               cudaMemcpyHostToDevice,
+                               native));
+    p.requests = copy;
+  }
+  // The kernels read requests before they wait for the kernel before them, so the first one is not
+  // let in early where a copy brings them.
+  const OverlappedLaunch parts{
+      .grid = dim3(kParts, static_cast<unsigned>(rows)), .threads = kThreads, .overlap = !copies};
+  launch_overlapped(draw_parts_kernel, parts, native, p);
   launch_overlapped(
-      draw_parts_kernel, dim3(kParts, static_cast<unsigned>(rows)), kThreads, native, p);
-  launch_overlapped(draw_finish_kernel, dim3(static_cast<unsigned>(rows)), kParts, native, p);
+      draw_finish_kernel, dim3(static_cast<unsigned>(rows)), kFinishThreads, native, p);
   if (!candidates.empty()) {
     auto* to = reinterpret_cast<DrawCandidate*>(candidates.as<uint8_t>());
     launch_overlapped(

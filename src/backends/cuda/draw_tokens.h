@@ -1,4 +1,5 @@
-// Greedy and seeded sampling on the device; see SmallOps::draw_tokens.
+// Greedy and seeded sampling on the device, and the inputs of the step that goes on from it; see
+// SmallOps::draw_tokens and place_inputs.
 #pragma once
 
 #include "ops/kernels.h"
@@ -10,8 +11,9 @@ void draw_tokens(const Tensor& logits,
                  const Tensor& requests,
                  const Tensor& workspace,
                  const Tensor& results,
+                 const Tensor& shown,
                  const Tensor& candidates,
                  Stream stream);
-void take_drawn(const Tensor& results, const Tensor& rows, const Tensor& tokens, Stream stream);
+void place_inputs(const StepInputs& inputs, Stream stream);
 
 }  // namespace nibble::cuda

@@ -751,7 +751,7 @@ const SmallOps kCudaSmallOps{
     .prepare_qkv = prepare_qkv,
     .draw_tokens = draw_tokens,
     .draw_workspace_bytes = draw_workspace_bytes,
-    .take_drawn = take_drawn,
+    .place_inputs = place_inputs,
 };
 
 }  // namespace nibble
