@@ -1,10 +1,10 @@
 // What a decode step takes from the one before it: inputs put in place by the device, and tokens
 // drawn from few rows and from many.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <optional>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -29,6 +29,12 @@ Tensor raw(VisibleVector<T>& values) {
 
 Tensor ints(int32_t* values, Shape shape) { return {values, DType::I32, shape, kGpu}; }
 
+bool same_bits(const DrawResult& a, const DrawResult& b) {
+  return a.token == b.token &&
+         std::bit_cast<uint32_t>(a.logit) == std::bit_cast<uint32_t>(b.logit) &&
+         std::bit_cast<uint64_t>(a.log_total) == std::bit_cast<uint64_t>(b.log_total);
+}
+
 class DrawTokensOnGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -36,7 +42,7 @@ class DrawTokensOnGpu : public testing::Test {
     if (api == nullptr || api->num_devices() == 0) {
       GTEST_SKIP() << "no GPU";
     }
-    stream_.emplace(kGpu, 1);
+    stream_ = std::make_unique<StreamOwner>(kGpu, 1);
     ops_ = &small_ops(Device::Kind::Cuda, api->isa(kGpu));
   }
   void wait() { device_api(kGpu).synchronize(stream_->get()); }
@@ -62,7 +68,7 @@ class DrawTokensOnGpu : public testing::Test {
   }
 
   std::mt19937_64 random_{11};
-  std::optional<StreamOwner> stream_;
+  std::unique_ptr<StreamOwner> stream_;
   const SmallOps* ops_ = nullptr;
 };
 
@@ -72,10 +78,10 @@ struct Step {
   static constexpr int64_t kMostRows = 520;
   static constexpr int64_t kMostPages = 71;
 
-  Step(int64_t rows_, int64_t width_, size_t shift)
-      : rows(rows_),
-        seqs(std::max<int64_t>(rows_ - 2, 1)),
-        width(width_),
+  Step(int64_t num_rows, int64_t pages_of_row, size_t shift)
+      : rows(num_rows),
+        seqs(std::max<int64_t>(num_rows - 2, 1)),
+        width(pages_of_row),
         first_page(shift),
         fields(static_cast<size_t>(kFields * rows)),
         sources(static_cast<size_t>(rows)),
@@ -209,14 +215,14 @@ TEST_F(DrawTokensOnGpu, ARowDrawsTheSameAloneAndAmongMany) {
       requests[row].unit = row == 1 ? 0.0 : row == 2 ? 1.0 - 0x1.0p-53 : unit(random_);
     }
     const Drawn all = draw(logits, requests, vocab);
-    EXPECT_EQ(std::memcmp(all.results.data(), all.shown.data(), rows * sizeof(DrawResult)), 0);
+    EXPECT_TRUE(std::equal(all.results.begin(), all.results.end(), all.shown.begin(), same_bits));
     for (size_t row = 0; row < rows; row += rows > 9 ? 37 : 1) {
       const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(row * size);
       VisibleVector<float> own(begin, begin + vocab);
       VisibleVector<DrawRequest> request{requests[row]};
       const Drawn alone = draw(own, request, vocab);
-      EXPECT_EQ(std::memcmp(&alone.results[0], &all.results[row], sizeof(DrawResult)), 0) << row;
-      EXPECT_EQ(std::memcmp(&alone.shown[0], &all.results[row], sizeof(DrawResult)), 0) << row;
+      EXPECT_TRUE(same_bits(alone.results[0], all.results[row])) << row;
+      EXPECT_TRUE(same_bits(alone.shown[0], all.results[row])) << row;
 
       double total = 0;
       for (const float logit : own) {
