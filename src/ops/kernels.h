@@ -104,9 +104,9 @@ struct SmallOps {
   // head_rms_norm, rope and store_kv or store_kv_e4m3 in one, bit for bit.
   void (*prepare_qkv)(const QkvArgs&, Stream) = nullptr;
   // Chooses the token of every row: logits f32 [rows, vocab]; requests u8 [rows *
-  // sizeof(DrawRequest)], in pinned memory; results u8 [rows * sizeof(DrawResult)], on the device;
-  // shown u8: the same once more, in pinned memory, or empty. workspace u8, of
-  // draw_workspace_bytes(rows). candidates u8 [rows * kDrawCandidates *
+  // sizeof(DrawRequest)], in pinned memory, where the host may read them, too; results u8 [rows *
+  // sizeof(DrawResult)], on the device; shown u8: the same once more, in pinned memory, or empty.
+  // workspace u8, of draw_workspace_bytes(rows). candidates u8 [rows * kDrawCandidates *
   // sizeof(DrawCandidate)], in any order, of the rows that ask for them (token and logit of their
   // result are the largest); empty where none does.
   void (*draw_tokens)(const Tensor& logits,

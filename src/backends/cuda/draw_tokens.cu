@@ -3,8 +3,11 @@
 // the largest logit of its part and the sum of exponentials relative to it, in float64; one block a
 // row joins the parts in order and finds where the drawn share falls. So a row's token does not
 // depend on the batch. Only the order of the sums differs from the host's.
-// Requests are read, and results written a second time, in the host's pinned memory: a copy would
-// be an operation of the stream that costs more than the kernel's own few bytes.
+// Few requests are parameters of the kernels, and results are written a second time in the host's
+// pinned memory: a copy would be an operation of the stream that costs more than the kernel's own
+// few bytes. (Requests read from pinned memory by every block took 65 us a step.)
+#include <algorithm>
+
 #include <cuda_runtime.h>
 
 #include "backends/cuda/draw_tokens.h"
@@ -20,9 +23,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kHeld = 8;  // logits a thread keeps between its two passes: vocabularies to 262144
 constexpr int kFinishThreads = 256;
 constexpr int kFinishWarps = kFinishThreads / 32;
-// Up to here requests are read where the host wrote them. Every block of every row reads its own,
-// which for many rows is many small reads over the bus: then one copy costs less.
-constexpr int64_t kRowsReadDirectly = 8;
+constexpr int64_t kMostInParameters = 8;  // requests; more are copied
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr uint32_t kNoIndex = 0xFFFFFFFFu;
 constexpr int kNotHere = -2;  // a token of another warp's piece
@@ -81,23 +82,17 @@ __device__ __forceinline__ double running_sum(double mine, int lane) {
 
 struct Params {
   const float* logits;
-  const DrawRequest* requests;
-  Part* parts;  // [rows, kParts]
+  const DrawRequest* requests;  // nullptr: `few` has them
+  Part* parts;                  // [rows, kParts]
   DrawResult* results;
   DrawResult* shown;  // of the host; nullptr: not wanted
   int64_t stride;     // of logits
   int vocab, part_size;
+  DrawRequest few[kMostInParameters];
 };
 
-/// The host writes requests anew for every step: past all caches.
-__device__ __forceinline__ DrawRequest request_of(const Params& p, int row) {
-  const DrawRequest* from = p.requests + row;
-  DrawRequest request;
-  request.scale = __ldcv(&from->scale);
-  request.unit = __ldcv(&from->unit);
-  request.greedy = __ldcv(&from->greedy);
-  request.candidates = __ldcv(&from->candidates);
-  return request;
+__device__ __forceinline__ const DrawRequest& request_of(const Params& p, int row) {
+  return p.requests != nullptr ? p.requests[row] : p.few[row];
 }
 
 __device__ __forceinline__ double weight_of(float logit, double top, double scale) {
@@ -107,12 +102,10 @@ __device__ __forceinline__ double weight_of(float logit, double top, double scal
 __global__ void __launch_bounds__(kThreads) draw_parts_kernel(const Params p) {
   __shared__ Best warp_best[kWarps];
   __shared__ double warp_sum[kWarps];
-  __shared__ double scale;
   const int row = static_cast<int>(blockIdx.y);
   const int thread = static_cast<int>(threadIdx.x);
-  // Of the host, or of a copy that has ended: one read a block, which comes while the logits do.
-  const double scale_read = thread == 0 ? __ldcv(&p.requests[row].scale) : 0.0;
   begin_overlapped();
+  const double scale = request_of(p, row).scale;
   const int begin = static_cast<int>(blockIdx.x) * p.part_size;
   const int end = min(begin + p.part_size, p.vocab);
   const float* logits = p.logits + row * p.stride;
@@ -144,9 +137,6 @@ __global__ void __launch_bounds__(kThreads) draw_parts_kernel(const Params p) {
   const Best of_warp = best_of_warp(best_of(top, index));
   if (lane == 0) {
     warp_best[thread / 32] = of_warp;
-  }
-  if (thread == 0) {
-    scale = scale_read;
   }
   const int any_bad = __syncthreads_or(bad ? 1 : 0);
   const Best best = best_of_warp(lane < kWarps ? warp_best[lane] : Best{0, kNoIndex});
@@ -445,7 +435,6 @@ void draw_tokens(const Tensor& logits,
   };
   Params p{};
   p.logits = logits.as<float>();
-  p.requests = reinterpret_cast<const DrawRequest*>(requests.as<uint8_t>());
   p.parts = reinterpret_cast<Part*>(workspace.as<uint8_t>());
   p.results = reinterpret_cast<DrawResult*>(results.as<uint8_t>());
   p.shown = reinterpret_cast<DrawResult*>(as_bytes(shown));
@@ -453,20 +442,22 @@ void draw_tokens(const Tensor& logits,
   p.vocab = static_cast<int>(logits.shape[1]);
   p.part_size = (p.vocab + kParts - 1) / kParts;
   auto* native = static_cast<cudaStream_t>(stream.native);
-  const bool copies = rows > kRowsReadDirectly;
-  if (copies) {
+  const auto* asked = reinterpret_cast<const DrawRequest*>(requests.as<uint8_t>());
+  if (rows <= kMostInParameters) {
+    std::copy_n(asked, rows, p.few);
+  } else {
     auto* copy = reinterpret_cast<DrawRequest*>(p.parts + rows * kParts);
     CUDA_CHECK(cudaMemcpyAsync(copy,
-                               p.requests,
+                               asked,
                                static_cast<size_t>(rows) * sizeof(DrawRequest),
                                cudaMemcpyHostToDevice,
                                native));
     p.requests = copy;
   }
-  // The kernels read requests before they wait for the kernel before them, so the first one is not
-  // let in early where a copy brings them.
-  const OverlappedLaunch parts{
-      .grid = dim3(kParts, static_cast<unsigned>(rows)), .threads = kThreads, .overlap = !copies};
+  // A copy has ended before either kernel begins, so requests may be read before the wait.
+  const OverlappedLaunch parts{.grid = dim3(kParts, static_cast<unsigned>(rows)),
+                               .threads = kThreads,
+                               .overlap = p.requests == nullptr};
   launch_overlapped(draw_parts_kernel, parts, native, p);
   launch_overlapped(
       draw_finish_kernel, dim3(static_cast<unsigned>(rows)), kFinishThreads, native, p);
