@@ -117,6 +117,25 @@ TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
   }
 }
 
+// Attention's last stages lie over both x, of which the second is free when most are asked for.
+TEST(DecodeStepShared, HasAStageMoreForAttentionWhereRingsStayAsLong) {
+  const auto place = [](const DecodeStepShape& s) {
+    return place_step_shared(s, decode_step_sizes(s, kMultiprocessors));
+  };
+  for (const size_t i : {0, 1, 3}) {
+    const StepShared p = place(kTaken[i]);
+    EXPECT_EQ(p.more_stages, 1) << kTaken[i].hidden;
+    EXPECT_EQ(p.x_at[0], 0);
+    EXPECT_LE(p.x_at[1], kStepMoreBytes / 4);
+    EXPECT_GE(p.rows_at, kStepMoreBytes);
+    EXPECT_GE(p.sums_at - p.parts_at, step_more_score_bytes(kTaken[i].head_dim));
+  }
+  EXPECT_EQ(place(kTaken[4]).more_stages, 0) << "the first x is too long";
+  const StepShared full = place(shape(16, 1024, 8, 8, 128, 2048));  // its rings leave no room
+  EXPECT_EQ(full.more_stages, 0);
+  EXPECT_LT(full.rows_at, kStepMoreBytes);
+}
+
 TEST(DecodeStepShared, LeavesTwoStagesBesideTheLongestRowsAndTables) {
   const DecodeStepShape s = shape(128, 8192, 64, 8, 128, 32768);
   ASSERT_EQ(decode_step_refusal(s, kMultiprocessors), "");

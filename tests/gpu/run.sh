@@ -41,7 +41,7 @@ step attention_check attention_check --no-timing
 step decode_step_check decode_step_check
 step overlap_check overlap_check
 step matrix nibble_matrix_test --gtest_brief=1 "--gtest_filter=*nvfp4_w4a16_sm90:*nvfp4_w4a16_sm80:*nvfp4_w4a4_sm90:*cublaslt*:*gemm_bf16_rows_sm90:*gemm_bf16_rows_cuda"
-step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*"
+step backends nibble_backends_test --gtest_brief=1 "--gtest_filter=Cuda/*:*OnGpu.*"
 step golden nibble_golden_test --gtest_brief=1 "--gtest_filter=Cuda/*"
 step tensor nibble_tensor_test --gtest_brief=1 "--gtest_filter=*OnGpu.*"
 step model nibble_model_test --gtest_brief=1 "--gtest_filter=FusedStepChoice.*"

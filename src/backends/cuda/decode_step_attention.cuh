@@ -22,8 +22,7 @@ inline constexpr int kStepThreads = kDecodeWarps * kChainWarps * 32;
 /// The queries, keys and values of a layer, as attention takes them.
 template <int kDim>
 struct StepQkvRow {
-  const uint64_t* words;
-  uint32_t tag;
+  const uint32_t* pairs;
   __device__ __forceinline__ uint4 load(const DecodeParams& p,
                                         const decode_few::Share& share,
                                         int row,
@@ -33,19 +32,16 @@ struct StepQkvRow {
                          : p.call.heads + share.head + (row == p.group ? 0 : p.call.kv_heads);
     // The lanes of a half warp that have channels.
     const unsigned lanes = ((1u << (kDim / 8)) - 1) << (threadIdx.x & 16);
-    return await_piece(words + step_word(head * kDim + at), tag, lanes);
+    return await_piece(pairs + (head * kDim + at) / 2, lanes);
   }
 };
 
 template <int kDim>
 struct StepAttendedRow {
-  uint64_t* words;
-  uint32_t tag;
+  uint32_t* pairs;
   __device__ __forceinline__ void store(
       const DecodeParams& p, int sequence, int head, int column, const uint2& columns) const {
-    uint64_t* to = words + step_word(head * kDim + column);
-    store_word(to, columns.x, tag);
-    store_word(to + 1, columns.y, tag);
+    store_pairs(pairs + (head * kDim + column) / 2, columns);
   }
 };
 
@@ -56,18 +52,31 @@ __device__ __forceinline__ int step_shares(const DecodeParams& p) {
 
 __device__ __forceinline__ void step_block_sync() { named_barrier_sync(2, kStepThreads); }
 
-/// kStages: of a chain that are in shared memory at once, at most kChainWarps.
+/// A stage of every chain beside those of its ring, in the place of what products use.
+struct StepMoreStages {
+  int count;      // of a chain, 0 or 1
+  uint32_t keys;  // shared address: kStepMoreBytes of keys and values, the last chain's first
+  int scores;     // bytes from the pool, step_more_score_bytes(head_dim)
+
+  __device__ __forceinline__ uint32_t slot(int chain) const {
+    return keys + (chain + 1) % kDecodeWarps * (2 * kStageBytes);
+  }
+};
+static_assert(kStepMoreBytes == kDecodeWarps * 2 * kStageBytes);
+
+/// kStages: of a chain's ring, less than kChainWarps.
 template <int kDim, int kStages>
 struct StepAttention {
   using Cache = __nv_bfloat16;
   using Layout = decode_few::Layout<Cache, kDim, 8, kStages>;
   using Stage = DecodeStage<Cache, kDim>;
-  static_assert(kStages <= kChainWarps);
+  static_assert(kStages < kChainWarps);
   // Scores of a stage: a float2 a lane and tile.
   static constexpr int kScoreBytes = Stage::kTiles * 32 * 8;
   static constexpr int kScores = Layout::kBytes;
-  // What no layer changes, and a layer's norms: asked for before the rows are there.
-  static constexpr int kNorms = kScores + kDecodeWarps * kStages * kScoreBytes;  // of q, of k: bf16
+  // What no layer changes, and a layer's norms of q and k (bf16): asked for before the rows are
+  // there.
+  static constexpr int kNorms = kScores + kDecodeWarps * kStages * kScoreBytes;
   static constexpr int kAngles = kNorms + 2 * kDim * 2;  // of the token: f32
   static constexpr int kToken = kAngles + kDim * 4;      // position in kAngles: 0; slot; length
   static constexpr int kPages = kToken + 16;             // of the block's first chunk
@@ -76,15 +85,27 @@ struct StepAttention {
   static constexpr int kColumns = kDim / 8 / kChainWarps;            // tiles of eight
 
   int warp, chain, part;
+  int stages;     // of a chain that are in shared memory at once
+  uint32_t more;  // the chain's last, where it is not one of the ring's
+  int more_scores;
 
-  __device__ __forceinline__ explicit StepAttention(int own_warp)
-      : warp(own_warp), chain(own_warp / kChainWarps), part(own_warp % kChainWarps) {}
+  __device__ __forceinline__ StepAttention(int own_warp, const StepMoreStages& own_more)
+      : warp(own_warp),
+        chain(own_warp / kChainWarps),
+        part(own_warp % kChainWarps),
+        stages(kStages + own_more.count),
+        more(own_more.slot(chain)),
+        more_scores(own_more.scores + chain * kScoreBytes) {}
 
   __device__ __forceinline__ void chain_sync() const {
     named_barrier_sync(3 + chain, kChainWarps * 32);
   }
   __device__ __forceinline__ uint32_t slot(uint32_t shared, int i) const {
-    return shared + chain * Layout::kWarpRing + i * (2 * kStageBytes);
+    return i < kStages ? shared + chain * Layout::kWarpRing + i * (2 * kStageBytes) : more;
+  }
+  /// Where a stage's scores are, from the pool.
+  __device__ __forceinline__ int scores(int i) const {
+    return i < kStages ? kScores + (chain * kStages + i) * kScoreBytes : more_scores;
   }
   /// First token, in the chunk, of the i-th stage of the chain.
   __device__ __forceinline__ int token_of(int i) const {
@@ -102,16 +123,20 @@ struct StepAttention {
                : p.call.page_table;
   }
 
-  /// Asks for the keys, or the values, of this warp's stage of a round of kStages, where there is
-  /// one: a group of copies.
+  /// Whether this warp's stage is where x of a product was until now (StepMoreStages).
+  __device__ __forceinline__ bool is_late() const {
+    return part == kStages && chain == kDecodeWarps - 1;
+  }
+  /// Asks for the keys, or the values, of this warp's stage of a round, where there is one: a group
+  /// of copies.
   template <bool kKeys>
   __device__ __forceinline__ void ask(const DecodeParams& p,
                                       const decode_few::Share& share,
                                       const int32_t* pages,
                                       uint32_t shared,
                                       int round) const {
-    const int token = token_of(round * kStages + part);
-    if (part < kStages && token < share.tokens()) {
+    const int token = token_of(round * stages + part);
+    if (part < stages && token < share.tokens()) {
       Stage::template copy<kKeys, !kKeys>(p,
                                           pages,
                                           share.head,
@@ -159,9 +184,9 @@ struct StepAttention {
     }
     const int tokens = share.tokens();
 #pragma unroll 1
-    for (int round = 0; token_of(round * kStages) < tokens; ++round) {
-      const int own = token_of(round * kStages + part);
-      if (part < kStages && own < tokens) {
+    for (int round = 0; token_of(round * stages) < tokens; ++round) {
+      const int own = token_of(round * stages + part);
+      if (part < stages && own < tokens) {
         copy_async_wait<1>();  // the keys
         __syncwarp();
         const uint32_t stage = slot(shared, part);
@@ -172,8 +197,7 @@ struct StepAttention {
         }
         float s[Stage::kTiles][4];
         score_stage(q, stage, s);
-        auto* to =
-            reinterpret_cast<float2*>(memory + kScores + (chain * kStages + part) * kScoreBytes);
+        auto* to = reinterpret_cast<float2*>(memory + scores(part));
 #pragma unroll
         for (int tile = 0; tile < Stage::kTiles; ++tile) {
           to[tile * 32 + lane] = make_float2(s[tile][0], s[tile][1]);
@@ -185,15 +209,14 @@ struct StepAttention {
         }
       }
       chain_sync();
-      const bool more = token_of((round + 1) * kStages) < tokens;
+      const bool more = token_of((round + 1) * stages) < tokens;
       if (more) {
         ask<true>(p, share, pages, shared, round + 1);
       }
 #pragma unroll 1
-      for (int i = 0; i < kStages && token_of(round * kStages + i) < tokens; ++i) {
+      for (int i = 0; i < stages && token_of(round * stages + i) < tokens; ++i) {
         float s[Stage::kTiles][4];
-        const auto* from =
-            reinterpret_cast<const float2*>(memory + kScores + (chain * kStages + i) * kScoreBytes);
+        const auto* from = reinterpret_cast<const float2*>(memory + scores(i));
 #pragma unroll
         for (int tile = 0; tile < Stage::kTiles; ++tile) {
           const float2 v = from[tile * 32 + lane];
@@ -205,7 +228,7 @@ struct StepAttention {
             s,
             slot(shared, i) + kStageBytes,
             part * kSteps,
-            share.length - share.begin() - token_of(round * kStages + i),
+            share.length - share.begin() - token_of(round * stages + i),
             p.scale_log2,
             o,
             top,
@@ -314,32 +337,41 @@ __device__ __forceinline__ void step_ask_norms(const DecodeParams& p,
 // read back from local memory, whose cache is small beside all that shared memory. `p` and `epoch`
 // are in shared memory.
 
-/// Asks for the first keys and values of a share.
+/// Asks for the first keys and values of a share. `late`: those that have their place only once x
+/// of the first product has been read, or else all others.
 template <int kDim, int kStages>
-__device__ __noinline__ void step_ask(const DecodeParams& p, uint8_t* memory, int warp, int index) {
+__device__ __noinline__ void step_ask(
+    const DecodeParams& p, uint8_t* memory, int warp, int index, StepMoreStages more, bool late) {
   const decode_few::Share share = decode_few::share_of(p, index);
-  if (share.length > 0) {
-    using Attention = StepAttention<kDim, kStages>;
-    Attention(warp).ask_first(
-        p, share, Attention::pages(p, share, memory, true), shared_address(memory));
+  const StepAttention<kDim, kStages> attention(warp, more);
+  if (share.length > 0 && attention.is_late() == late) {
+    attention.ask_first(p,
+                        share,
+                        StepAttention<kDim, kStages>::pages(p, share, memory, true),
+                        shared_address(memory));
   }
 }
 
-/// All shares of this block, of which the first has been asked for.
+/// All shares of this block, of which the first has been asked for. qkv, attended: of the first
+/// copy.
 template <int kDim, int kStages>
 __device__ __noinline__ void step_attend(const DecodeParams& p,
                                          uint8_t* memory,
                                          int warp,
-                                         const uint64_t* qkv,
-                                         uint64_t* attended,
+                                         StepMoreStages more,
+                                         uint32_t* qkv,
+                                         uint32_t* attended,
+                                         int copy_pairs,
                                          const uint32_t& epoch,
                                          int layer) {
-  const uint32_t tag = epoch + 1 + layer;
-  const StepAttention<kDim, kStages> attention(warp);
-  const StepQkvRow<kDim> source{qkv, tag};
-  const StepAttendedRow<kDim> target{attended, tag};
+  const StepAttention<kDim, kStages> attention(warp, more);
+  const StepQkvRow<kDim> source{step_row(qkv, copy_pairs, epoch + layer)};
+  const StepAttendedRow<kDim> target{step_row(attended, copy_pairs, epoch + layer)};
   copy_async_wait<0>();  // the norms of heads, for all
   step_block_sync();
+  if (attention.is_late() && more.count != 0) {
+    step_ask<kDim, kStages>(p, memory, warp, static_cast<int>(blockIdx.x), more, true);
+  }
 #pragma unroll 1
   for (int i = static_cast<int>(blockIdx.x); i < step_shares(p); i += static_cast<int>(gridDim.x)) {
     const decode_few::Share share = decode_few::share_of(p, i);

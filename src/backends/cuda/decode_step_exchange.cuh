@@ -1,9 +1,13 @@
 #pragma once
-// How the blocks of decode_step_sm90 hand rows to each other: words of 8 bytes, two bf16 and a tag
-// that says which layer of which step they are of. A word is written and read at once, so whoever
-// finds the tag has the values: no fence, no counter, one trip to the L2. Tags only grow, and the
-// words of a layer are written after every block has read those of the layer before, because
-// writing needs rows that all blocks have contributed to since.
+// How the blocks of decode_step_sm90 hand rows to each other: rows of bf16 in which a pair of
+// values that is not there yet is kStepAbsent, which no conversion gives. A pair is written and
+// read at once, so whoever finds it has it: no flag, no fence, one trip to the L2.
+//
+// Layers take turns at kStepCopies copies of all rows. During a layer every block clears its part
+// of the next layer's copy. Nobody reads that any more: it was used kStepCopies - 1 layers ago, and
+// this layer's rows need what every block has made of the later ones. And nobody reads or writes it
+// before it is clear: the clearing is followed by a fence and then by a row of the block's own,
+// which all others await before they come to the next layer.
 
 #include <cstdint>
 
@@ -11,75 +15,81 @@
 
 namespace nibble::cuda {
 
+/// Two NaNs with all bits set; conversions to bf16 give 0x7FFF.
+inline constexpr uint32_t kStepAbsent = 0xFFFFFFFFu;
+inline constexpr uint32_t kStepCopies = 4;
+
+/// Where the row of a layer is, from where it is in the first copy. `layer`: of all steps so far,
+/// in order.
+__device__ __forceinline__ uint32_t* step_row(uint32_t* first, int copy_pairs, uint32_t layer) {
+  return first + layer % kStepCopies * copy_pairs;
+}
+
 /// So many tries, each a trip to the L2, that only a mistake can wait for longer: the kernel ends
 /// with an error instead of occupying the device for good.
 inline constexpr uint32_t kStepMostTries = 1u << 23;
 
-__device__ __forceinline__ void store_word(uint64_t* to, uint32_t pair, uint32_t tag) {
+/// A pair as it is handed over.
+__device__ __forceinline__ uint32_t present_pair(uint32_t pair) {
+  return pair == kStepAbsent ? 0x7FFF7FFFu : pair;
+}
+__device__ __forceinline__ void store_pair(uint32_t* to, uint32_t pair) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(present_pair(pair)) : "memory");
+}
+/// Four values, 8-byte aligned.
+__device__ __forceinline__ void store_pairs(uint32_t* to, const uint2& pairs) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to),
+               "r"(present_pair(pairs.x)),
+               "r"(present_pair(pairs.y))
+               : "memory");
+}
+/// Eight values.
+__device__ __forceinline__ void clear_pairs(uint32_t* to) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %1, %1, %1};" ::"l"(to), "r"(kStepAbsent)
+               : "memory");
+}
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// Eight values, 16-byte aligned.
+__device__ __forceinline__ void load_pairs(uint4& piece, const uint32_t* from) {
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+               : "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_absent(uint4& piece, const uint32_t* from) {
   asm volatile(
-      "{\n .reg .b64 w;\n mov.b64 w, {%1, %2};\n st.relaxed.gpu.global.b64 [%0], w;\n}" ::"l"(to),
-      "r"(pair),
-      "r"(tag)
+      "{\n .reg .pred p;\n setp.eq.u32 p, %0, 0xFFFFFFFF;\n"
+      " setp.eq.or.u32 p, %1, 0xFFFFFFFF, p;\n setp.eq.or.u32 p, %2, 0xFFFFFFFF, p;\n"
+      " setp.eq.or.u32 p, %3, 0xFFFFFFFF, p;\n"
+      " @p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w)
+      : "l"(from)
       : "memory");
 }
-
-/// The word of values `value` (even) and value + 1 of a row. Pieces of eight values are stored in
-/// two halves, those of 32 pieces one after another: a warp that loads 32 pieces loads 512
-/// contiguous bytes at a time.
-constexpr __device__ __forceinline__ int step_word(int value) {
-  return value / 256 * 128 + value % 8 / 4 * 64 + value / 8 % 32 * 2 + value % 4 / 2;
+__device__ __forceinline__ bool are_present(const uint4& piece) {
+  return piece.x != kStepAbsent && piece.y != kStepAbsent && piece.z != kStepAbsent &&
+         piece.w != kStepAbsent;
 }
-/// Where a row of so many values ends, in words.
-constexpr int step_words(int values) { return (values + 255) / 256 * 128; }
 
-/// Eight values; `from`: the first one's word.
-struct StepPiece {
-  uint32_t pair[4];
-  uint32_t tag[4];
-
-  __device__ __forceinline__ void load(const uint64_t* from) {
-    uint64_t w[4];
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(w[0]), "=l"(w[1])
-                 : "l"(from)
-                 : "memory");
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(w[2]), "=l"(w[3])
-                 : "l"(from + 64)
-                 : "memory");
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pair[i] = static_cast<uint32_t>(w[i]);
-      tag[i] = static_cast<uint32_t>(w[i] >> 32);
-    }
-  }
-  __device__ __forceinline__ bool is_of(uint32_t wanted) const {
-    return tag[0] == wanted && tag[1] == wanted && tag[2] == wanted && tag[3] == wanted;
-  }
-  __device__ __forceinline__ uint4 values() const {
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-  }
-};
-
-/// Loads kCount pieces, `apart` words from each other, until all lanes of `lanes`, who call this
-/// together, have theirs: lanes that leave one by one would be apart in all that follows.
+/// Loads kCount pieces of eight values, `apart` values from each other, until all lanes of the
+/// warp, who call this together, have theirs: lanes that leave one by one would be apart in all
+/// that follows.
 template <int kCount>
-__device__ __forceinline__ void await_pieces(StepPiece (&piece)[kCount],
-                                             const uint64_t* from,
-                                             int apart,
-                                             uint32_t wanted,
-                                             unsigned lanes = 0xFFFFFFFFu) {
+__device__ __forceinline__ void await_pieces(uint4 (&piece)[kCount],
+                                             const uint32_t* from,
+                                             int apart) {
   for (uint32_t tries = 0;; ++tries) {
     bool all = true;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      piece[i].load(from + i * apart);
+      load_pairs(piece[i], from + i * (apart / 2));
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      all = all && piece[i].is_of(wanted);
+      all = all && are_present(piece[i]);
     }
-    if (__all_sync(lanes, all)) {
+    if (__all_sync(0xFFFFFFFFu, all)) {
       return;
     }
     if (tries == kStepMostTries) {
@@ -88,12 +98,18 @@ __device__ __forceinline__ void await_pieces(StepPiece (&piece)[kCount],
   }
 }
 
-__device__ __forceinline__ uint4 await_piece(const uint64_t* from,
-                                             uint32_t wanted,
-                                             unsigned lanes = 0xFFFFFFFFu) {
-  StepPiece piece[1];
-  await_pieces(piece, from, 0, wanted, lanes);
-  return piece[0].values();
+/// The same of one piece, for the lanes of `lanes`.
+__device__ __forceinline__ uint4 await_piece(const uint32_t* from, unsigned lanes = 0xFFFFFFFFu) {
+  uint4 piece;
+  for (uint32_t tries = 0;; ++tries) {
+    load_pairs(piece, from);
+    if (__all_sync(lanes, are_present(piece))) {
+      return piece;
+    }
+    if (tries == kStepMostTries) {
+      __trap();
+    }
+  }
 }
 
 }  // namespace nibble::cuda

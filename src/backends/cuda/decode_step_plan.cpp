@@ -333,7 +333,13 @@ DecodeStepPlan plan_decode_step(const DecodeStepShape& shape, int multiprocessor
   return plan;
 }
 
-StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& sizes) {
+namespace {
+
+/// x_bytes, part_bytes: at least so much for both x, for sums.
+StepShared place_shared(const DecodeStepShape& s,
+                        const DecodeStepSizes& sizes,
+                        int64_t x_bytes,
+                        int64_t part_bytes) {
   StepShared shared;
   int64_t at = 0;
   const auto take = [&at](int64_t size) {
@@ -343,8 +349,9 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& si
   };
   shared.x_at[0] = take(int64_t{2} * s.hidden);
   shared.x_at[1] = take(int64_t{2} * std::max(s.heads * s.head_dim, s.inner));
+  at = std::max(at, x_bytes);
   shared.rows_at = take(int64_t{16} * 32 * ceil_div(sizes.most_strips, 4));  // whole warps
-  shared.parts_at = take(int64_t{64} * sizes.part_places);
+  shared.parts_at = take(std::max(int64_t{64} * sizes.part_places, part_bytes));
   shared.sums_at = take(int64_t{32} * 4);
   shared.turns_at = take(int64_t{kStepWarps} * 4);
   shared.matrices_at = take(s.layers * int64_t{8} * kNumStepProducts);
@@ -352,7 +359,7 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& si
   shared.block_at = take(sizeof(StepBlock));
   shared.runs_at = take(sizes.most_runs * static_cast<int64_t>(sizeof(StepRun)));
   shared.attention_at = take(kStepParameterBytes);
-  shared.epoch_at = take(8);
+  shared.epoch_at = take(int64_t{4} * kStepWords);
   shared.barriers_at = take(int64_t{8} * kStepBarriers);
   shared.pool_at = take(0);
   const int stages = step_attention_stages(step_norms(s.hidden));
@@ -366,6 +373,18 @@ StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& si
   shared.ring_beside = pool < shared.attention_bytes ? 0 : ring_in(pool - shared.attention_bytes);
   shared.ring_alone = ring_in(pool);
   return shared;
+}
+
+}  // namespace
+
+StepShared place_step_shared(const DecodeStepShape& s, const DecodeStepSizes& sizes) {
+  const StepShared shared = place_shared(s, sizes, 0, 0);
+  StepShared more = place_shared(s, sizes, kStepMoreBytes, step_more_score_bytes(s.head_dim));
+  // The last chain's stage is asked for later than the others, when the first x has been read.
+  const bool fits = more.x_at[1] <= kStepMoreBytes / 4 && more.ring_beside == shared.ring_beside &&
+                    more.ring_alone == shared.ring_alone;
+  more.more_stages = 1;
+  return fits ? more : shared;
 }
 
 std::string decode_step_refusal(const DecodeStepShape& shape, int multiprocessors) {

@@ -102,6 +102,7 @@ struct StepShared {
   int layers_at = 0;    // kStepLayerBytes each: the layer at hand and the next
   int attention_at = 0, epoch_at = 0, barriers_at = 0, pool_at = 0;
   int attention_bytes = 0;
+  int more_stages = 0;  // of a chain of attention, in the place of both x and the sums: 0, 1
   int ring_beside = 0, ring_alone = 0;  // stages of a matrix ring, beside attention's and without
 };
 
@@ -110,12 +111,18 @@ inline constexpr int kStepMinRing = 2;           // the next one is awaited whil
 inline constexpr int kStepParameterBytes = 512;  // of attention's parameters, at most
 inline constexpr int kStepLayerBytes = 128;
 static_assert(sizeof(DecodeStepLayer) <= kStepLayerBytes);
+// From epoch_at on: layers before this step, whether the block attends, stages of its rings,
+// whether it asks for lines in the L2 ahead.
+inline constexpr int kStepWords = 4;
 inline constexpr int kStepBarriers = 2;  // for norms' weights, for rows' multipliers
 // All of a multiprocessor's, but for the words that the compiler and the system place.
 inline constexpr int kStepSharedBytes = 227 * 1024 - 256;
 
 /// Pieces of eight channels of the residual row a thread.
 constexpr int step_norms(int hidden) { return hidden <= kStepWarps * 32 * 8 ? 1 : 2; }
+/// A stage more for every chain of attention: keys and values, and scores.
+inline constexpr int kStepMoreBytes = 4 * 2 * 4096;
+constexpr int step_more_score_bytes(int head_dim) { return 4 * (256 / head_dim) * 32 * 8; }
 /// Stages of attention's rings; of wide models, whose rows take shared memory, fewer.
 constexpr int step_attention_stages(int norms) { return norms == 1 ? 2 : 1; }
 /// Pages of a block's first chunk that are looked up once a step.
@@ -126,7 +133,7 @@ constexpr int step_attention_bytes(int head_dim, int stages) {
   constexpr int kStage = 2 * 4096;  // keys and values
   const int rings = kChains * stages * kStage;
   const int rows = 8 * (head_dim + 8) * 2 + 2 * head_dim * 2 + kChains * 8 * 8;
-  const int scores = kChains * stages * (256 / head_dim) * 32 * 8;
+  const int scores = stages * step_more_score_bytes(head_dim);
   // Norms, angles, the token, pages.
   const int known = 2 * head_dim * 2 + head_dim * 4 + 16 + kStepKnownPages * 4;
   return rings + rows + scores + known;

@@ -15,6 +15,7 @@ namespace nibble::cuda {
 
 inline constexpr int kStepCodeBytes = 512;  // of a strip's K64 block
 inline constexpr int kStepScaleBytes = kStripBytes - kStepCodeBytes;
+inline constexpr int kL2Line = 128;
 inline constexpr int kStepPointers = kNumStepProducts * 8;  // bytes of a layer's matrices
 
 /// A lane's part of what a warp does with stages.
@@ -63,6 +64,22 @@ struct StepLoader {
     }
     copy_async_commit();
   }
+  /// Asks for the next stages of the run at hand in the L2. By all lanes.
+  __device__ __forceinline__ void ask_l2() const {
+    constexpr int kMostStages = 4;  // as much as attention's time is enough for
+    constexpr uint32_t kCodeLines = kStepCodeBytes / kL2Line;
+    const uint32_t lane = thread_again() % 32;
+    const uint32_t line = lane % 8;  // of a K64 block: its codes, then its scales
+    const uint8_t* from = line < kCodeLines ? codes + line * kL2Line - line * 16 : codes + scales;
+    const int count = min(stages, kMostStages);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      if (line <= kCodeLines) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+      }
+      from += kStepStage * kTileRecordBytes;
+    }
+  }
 
  private:
   __device__ __forceinline__ void copy(uint32_t to, const StepLane& own) const {
@@ -93,10 +110,11 @@ struct StepLoader {
 
 /// A warp's ring of stages: the one at hand.
 struct StepRing {
-  uint32_t slot;   // shared address of this lane's codes
-  int left, size;  // left: stages from this one to the ring's end
+  uint32_t slot;  // shared address of this lane's codes
+  int left;       // stages from this one to the ring's end
 
-  __device__ __forceinline__ void advance() {
+  /// `size`: of the ring, in stages.
+  __device__ __forceinline__ void advance(int size) {
     slot += kStepStageBytes;
     if (--left == 0) {
       left = size;
@@ -107,7 +125,7 @@ struct StepRing {
   /// been filled again (kUsed = 1). By all lanes, whose reads so far are done then.
   /// kSize: how many stages it has, 0: any number.
   template <int kSize, int kUsed>
-  __device__ __forceinline__ void wait() const {
+  static __device__ __forceinline__ void wait(int size) {
     static_assert(kStepMaxRing == 5 && kStepMinRing == 2);
     if (kSize == 5 || size == 5) {
       copy_async_wait<4 - kUsed>();
@@ -157,12 +175,14 @@ __device__ __forceinline__ void step_product(uint32_t at,
                                              uint32_t end,
                                              StepLoader& loader,
                                              StepRing& ring,
+                                             int ring_size,
                                              uint32_t x_lane,
                                              uint32_t parts_lane,
                                              uint32_t own_turn,
                                              uint32_t turn) {
   const StepLane own(thread_again() % 32);
   const uint32_t bias = scale_bias();
+  const int size = kRing != 0 ? kRing : ring_size;
   float acc[4];
   const auto multiply = [&](const PackedLane& packed, const uint4& x0, const uint4& x1) {
     multiply_strip_block(acc, packed, bias, x0, x1);
@@ -180,7 +200,7 @@ __device__ __forceinline__ void step_product(uint32_t at,
     if ((run.w & 1u << 4) != 0) {
       take_part_over(own_turn, turn, part, acc);
     }
-    ring.wait<kRing, 0>();
+    StepRing::wait<kRing, 0>(size);
     if ((run.w & 12) != (kStepStage - 1) << 2) {
       uint32_t codes = ring.slot + (run.w & 3) * kStepCodeBytes;
       uint32_t scales = ring.slot + own.scales + (run.w & 3) * kStepScaleBytes;
@@ -195,12 +215,12 @@ __device__ __forceinline__ void step_product(uint32_t at,
         }
       }
       const uint32_t used = ring.slot;
-      ring.advance();
+      ring.advance(size);
       --stages;
       __syncwarp();  // all lanes have read the stage
       loader.fill(used, own);
       if (stages != 0) {
-        ring.wait<kRing, 0>();
+        StepRing::wait<kRing, 0>(size);
       }
     }
     if (stages != 0) {
@@ -224,7 +244,7 @@ __device__ __forceinline__ void step_product(uint32_t at,
         }
         const uint32_t used = ring.slot;
         if (--stages == 0) {
-          ring.advance();
+          ring.advance(size);
           __syncwarp();
           loader.fill(used, own);
           break;
@@ -232,8 +252,8 @@ __device__ __forceinline__ void step_product(uint32_t at,
         const PackedLane now = packed;
         const uint4 now_x0 = x0;
         const uint4 now_x1 = x1;
-        ring.wait<kRing, 1>();
-        ring.advance();
+        StepRing::wait<kRing, 1>(size);
+        ring.advance(size);
         x += kStepStage * kStepBlockX;
         packed = load(ring.slot, ring.slot + own.scales);
         x0 = load_shared_16(x);

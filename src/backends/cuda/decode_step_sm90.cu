@@ -19,7 +19,9 @@ int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to;
 /// Where things lie in the state, in bytes.
 struct StateLayout {
   int64_t epoch = 0;
-  std::array<int64_t, kNumStepRows> rows{};
+  int64_t rows = 0;  // kStepCopies of them
+  int64_t copy_bytes = 0;
+  std::array<int64_t, kNumStepRows> row{};  // in a copy
   int64_t counters = 0;
   int64_t attention = 0;  // workspace
   int64_t layers = 0;
@@ -38,9 +40,11 @@ struct StateLayout {
       return begin;
     };
     epoch = take(4);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i] = take(int64_t{step_words(widths[i])} * 8);
+    for (size_t i = 0; i < row.size(); ++i) {
+      row[i] = copy_bytes;
+      copy_bytes = round_up(copy_bytes + int64_t{widths[i]} * 2, 256);
     }
+    rows = take(kStepCopies * copy_bytes);
     counters = take(attention_decode_counters() * 4);
     attention = take(
         static_cast<int64_t>(attention_decode_workspace_bytes(s.heads, s.kv_heads, s.head_dim)));
@@ -90,6 +94,9 @@ void prepare_decode_step(const DecodeStepShape& shape,
   const StateLayout layout(shape, plan.sizes);
   auto* at = static_cast<uint8_t*>(state);
   CUDA_CHECK(cudaMemsetAsync(at, 0, static_cast<size_t>(layout.bytes), stream));
+  static_assert(kStepAbsent == 0xFFFFFFFFu);
+  CUDA_CHECK(cudaMemsetAsync(
+      at + layout.rows, 0xFF, static_cast<size_t>(kStepCopies * layout.copy_bytes), stream));
   CUDA_CHECK(cudaMemcpyAsync(
       at + layout.layers, layers.data(), layers.size_bytes(), cudaMemcpyHostToDevice, stream));
   CUDA_CHECK(cudaMemcpyAsync(at + layout.blocks,
@@ -136,8 +143,10 @@ void launch_decode_step_sm90(const DecodeStepShape& shape,
   params.layers = reinterpret_cast<const DecodeStepLayer*>(at + layout.layers);
   params.blocks = reinterpret_cast<const StepBlock*>(at + layout.blocks);
   params.epoch = reinterpret_cast<uint32_t*>(at + layout.epoch);
-  for (size_t i = 0; i < layout.rows.size(); ++i) {
-    params.rows[i] = reinterpret_cast<uint64_t*>(at + layout.rows[i]);
+  params.rows = reinterpret_cast<uint32_t*>(at + layout.rows);
+  params.copy_pairs = static_cast<int>(layout.copy_bytes / 4);
+  for (size_t i = 0; i < layout.row.size(); ++i) {
+    params.row_at[i] = static_cast<int>(layout.row[i] / 4);
   }
   params.residual = static_cast<__nv_bfloat16*>(call.residual);
   params.runs = reinterpret_cast<const StepRun*>(at + layout.runs);

@@ -65,8 +65,10 @@ struct DecodeStepParams : StepShared {
   const DecodeStepLayer* layers;
   const StepBlock* blocks;
   const StepRun* runs;  // [blocks, most_runs]
-  uint32_t* epoch;      // tags of this step are above it
-  uint64_t* rows[kNumStepRows];
+  uint32_t* epoch;      // layers before this step
+  uint32_t* rows;       // pairs of values: kStepCopies of all rows
+  int copy_pairs;       // of all rows; a multiple of four
+  int row_at[kNumStepRows];
   __nv_bfloat16* residual;
   int num_layers;
   int most_runs;
@@ -105,18 +107,15 @@ template <int kNorms>
 struct StepResidual {
   uint4 piece[kNorms];
 
-  /// residual += row `words`, as norm_kernel of small_ops.cu does it.
-  __device__ __forceinline__ void add(const DecodeStepParams& p,
-                                      int thread,
-                                      const uint64_t* words,
-                                      uint32_t tag) {
+  /// residual += row, as norm_kernel of small_ops.cu does it.
+  __device__ __forceinline__ void add(const DecodeStepParams& p, int thread, const uint32_t* row) {
 #pragma unroll
     for (int i = 0; i < kNorms; ++i) {
       const int at = thread + i * kStepThreads;
       if (at * 8 < p.hidden) {
         float x[8];
         float r[8];
-        unpack8(await_piece(words + step_word(at * 8), tag), x);
+        unpack8(await_piece(row + at * 4), x);
         unpack8(piece[i], r);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -166,29 +165,28 @@ struct StepResidual {
 
 /// kCount pieces of x as they are, kStepThreads apart.
 template <int kCount>
-__device__ __forceinline__ void take_pieces(const uint64_t* words,
-                                            uint32_t tag,
-                                            int piece,
-                                            uint32_t x_at) {
-  StepPiece pieces[kCount];
-  await_pieces(pieces, words + step_word(piece * 8), step_words(kStepThreads * 8), tag);
+__device__ __forceinline__ void take_pieces(const uint32_t* row, int piece, uint32_t x_at) {
+  uint4 pieces[kCount];
+  await_pieces(pieces, row + piece * 4, kStepThreads * 8);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    store_x(x_at, piece + i * kStepThreads, pieces[i].values());
+    store_x(x_at, piece + i * kStepThreads, pieces[i]);
   }
 }
 
 /// x = a row as it is. Pieces are a multiple of a warp's.
-__device__ __forceinline__ void take_row(
-    const uint64_t* words, uint32_t tag, int pieces, int thread, uint32_t x_at) {
+__device__ __forceinline__ void take_row(const uint32_t* row,
+                                         int pieces,
+                                         int thread,
+                                         uint32_t x_at) {
   int piece = thread;
 #pragma unroll 1
   for (; piece + 2 * kStepThreads < pieces; piece += 3 * kStepThreads) {
-    take_pieces<3>(words, tag, piece, x_at);
+    take_pieces<3>(row, piece, x_at);
   }
 #pragma unroll 1
   for (; piece < pieces; piece += kStepThreads) {
-    take_pieces<1>(words, tag, piece, x_at);
+    take_pieces<1>(row, piece, x_at);
   }
 }
 
@@ -221,13 +219,8 @@ struct StepFinish {
   }
   /// Adds the pieces up in order and hands the rows over. By whole warps, once the copies are
   /// there.
-  static __device__ __forceinline__ void run(int product,
-                                             int max_pieces,
-                                             uint32_t parts,
-                                             uint32_t rows_at,
-                                             bool has_bias,
-                                             uint64_t* words,
-                                             uint32_t tag) {
+  static __device__ __forceinline__ void run(
+      int product, int max_pieces, uint32_t parts, uint32_t rows_at, bool has_bias, uint32_t* row) {
     const int thread = thread_again();
     const uint4 own = load_shared_16(rows_at + thread * 16);
     const auto pieces = static_cast<int>(own.w >> 24);
@@ -262,12 +255,12 @@ struct StepFinish {
       const uint32_t bits = __bfloat16_as_ushort(rows.gated(0.0f, sum[0], sum[1]));
       const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, bits, 1);
       if (pieces != 0 && feature % 4 == 0) {
-        store_word(words + step_word(feature / 2), bits | other << 16, tag);
+        store_pair(row + feature / 4, bits | other << 16);
       }
     } else if (pieces != 0) {
       const __nv_bfloat162 pair =
           __floats2bfloat162_rn(rows.value(sum[0], 0, 1.0f), rows.value(sum[1], 1, 1.0f));
-      store_word(words + step_word(feature), *reinterpret_cast<const uint32_t*>(&pair), tag);
+      store_pair(row + feature / 2, *reinterpret_cast<const uint32_t*>(&pair));
     }
   }
 };
@@ -283,11 +276,12 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
   const uint32_t lane = threadIdx.x % 32;
 
   const auto attends = [&] { return load_shared_word(base + p.epoch_at + 4) != 0; };
+  const auto asks_ahead = [&] { return load_shared_word(base + p.epoch_at + 12) != 0; };
   StepRing ring;
-  ring.size = again(attends() ? p.ring_beside : p.ring_alone);
-  ring.left = ring.size;
+  const auto ring_size = [&] { return static_cast<int>(load_shared_word(base + p.epoch_at + 8)); };
+  ring.left = ring_size();
   ring.slot = base + p.pool_at + (attends() ? p.attention_bytes : 0) +
-              warp * ring.size * kStepStageBytes + lane * 16;
+              warp * ring_size() * kStepStageBytes + lane * 16;
   const auto norm_barrier = [&] { return base + again(p.barriers_at); };
   const auto rows_barrier = [&] { return base + again(p.barriers_at) + 8; };
   if (thread == 0) {
@@ -311,7 +305,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
                         block().run_begin[warp * kNumStepProducts]) *
                 p.num_layers;
 #pragma unroll 1
-  for (int i = 0; i < ring.size; ++i) {
+  for (int i = 0; i < ring_size(); ++i) {
     loader.fill(ring.slot + i * kStepStageBytes, StepLane(lane));
   }
 
@@ -341,6 +335,10 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
   ask_norm(layer_at(0).input_norm);
   constexpr int kAttentionStages = step_attention_stages(kNorms);
   auto& attention = *reinterpret_cast<DecodeParams*>(shared + p.attention_at);
+  // In the place of x and of sums, which are away while attention needs it.
+  const auto more_stages = [&] {
+    return StepMoreStages{p.more_stages, base + p.x_at[0], p.parts_at - p.pool_at};
+  };
   const auto ask_keys = [&](const DecodeStepLayer& layer) {
     if (thread_again() == 0) {
       attention.call.k = layer.k_cache;
@@ -348,28 +346,45 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     }
     step_ask_norms<kDim, kAttentionStages>(attention, base + p.pool_at, layer.q_norm, layer.k_norm);
     step_block_sync();
-    step_ask<kDim, kAttentionStages>(
-        attention, shared + p.pool_at, uniform(thread_again() / 32), static_cast<int>(blockIdx.x));
+    step_ask<kDim, kAttentionStages>(attention,
+                                     shared + p.pool_at,
+                                     uniform(thread_again() / 32),
+                                     static_cast<int>(blockIdx.x),
+                                     more_stages(),
+                                     false);
   };
   if (attends()) {
     step_know<kDim, kAttentionStages>(attention, shared + p.pool_at, layer_at(0).q_norm != nullptr);
     ask_keys(layer_at(0));
   }
+  const auto row_at = [&](int layer, int at) {
+    return step_row(p.rows + at,
+                    p.copy_pairs,
+                    load_shared_word(base + p.epoch_at) + static_cast<uint32_t>(layer));
+  };
+  // This block's part of the next layer's rows; the fence is before any row handed over after it.
+  const auto clear_rows = [&](int layer) {
+    uint32_t* copy = row_at(layer, 0);
+#pragma unroll 1
+    for (int at = (static_cast<int>(blockIdx.x) * 32 + thread_again() % 32) * 4; at < p.copy_pairs;
+         at += static_cast<int>(gridDim.x) * 128) {
+      clear_pairs(copy + at);
+    }
+    fence_device();
+  };
   // One counter, and what follows from it worked out at every use: registers are short.
 #pragma unroll 1
   for (int turn = 0; turn < p.num_layers * kNumStepProducts; ++turn) {
     const auto product = [&] { return step_product_of(turn); };
     const auto layer_index = [&] { return step_layer_of(turn); };
     const auto layer = [&]() -> const DecodeStepLayer& { return layer_at(layer_index()); };
-    // Of this layer's rows.
-    const auto tag = [&] { return load_shared_word(base + p.epoch_at) + 1 + layer_index(); };
     const auto x_at = [&] { return base + p.x_at[product() % 2]; };
     trace_step(layer_index(), product(), 0);
     if (product() % 2 == 0) {
       if (product() == kStepGateUp) {
-        residual.add(p, thread_again(), p.rows[kRowO], tag());
+        residual.add(p, thread_again(), row_at(layer_index(), p.row_at[kRowO]));
       } else if (turn > 0) {
-        residual.add(p, thread_again(), p.rows[kRowDown], tag() - 1);
+        residual.add(p, thread_again(), row_at(layer_index() - 1, p.row_at[kRowDown]));
       }
       if (product() == kStepQkv && layer_index() + 1 < p.num_layers) {
         // In the place of the layer before, which is done.
@@ -386,40 +401,51 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     } else {
       // The next norm's weights, a product ahead: x of the product before is no longer read.
       if (product() == kStepO) {
-        ask_norm(layer().post_norm);
         if (attends()) {
           step_attend<kDim, kAttentionStages>(
               attention,
               shared + p.pool_at,
               uniform(thread_again() / 32),
-              p.rows[kRowQkv],
-              p.rows[kRowAttended],
+              more_stages(),
+              p.rows + p.row_at[kRowQkv],
+              p.rows + p.row_at[kRowAttended],
+              p.copy_pairs,
               *reinterpret_cast<const uint32_t*>(shared + p.epoch_at),
               layer_index());
           trace_step(layer_index(), product(), 6);
         }
+        ask_norm(layer().post_norm);  // in the place of what attention has read by now
       } else if (layer_index() + 1 < p.num_layers) {
         ask_norm(layer_at(layer_index() + 1).input_norm);
       }
+      // While others attend, or, in a block that does, while those with more rows finish.
+      if (product() == (attends() ? kStepDown : kStepO) && thread_again() / 32 == kStepWarps - 1) {
+        clear_rows(layer_index() + 1);
+      }
       static_assert(kRowAttended == static_cast<int>(kStepO) &&
                     kRowGated == static_cast<int>(kStepDown));
-      take_row(p.rows[product()], tag(), p.row_pieces[product()], thread_again(), x_at());
+      take_row(row_at(layer_index(), p.row_at[product()]),
+               p.row_pieces[product()],
+               thread_again(),
+               x_at());
     }
     StepFinish::ask(block(), layer(), product(), base + p.rows_at);
     barrier_arrive_copied(rows_barrier());
     step_block_sync();
     trace_step(layer_index(), product(), 2);
-    const auto multiply = [&](auto ring_size) {
-      step_product<decltype(ring_size)::value>(run_at(product()),
-                                               run_at(product() + 1),
-                                               loader,
-                                               ring,
-                                               x_at() + thread_again() % 4 * 16,
-                                               base + p.parts_at + thread_again() % 32 / 4 * 8,
-                                               base + p.turns_at + uniform(thread_again() / 32) * 4,
-                                               turn + 1);
+    const auto multiply = [&](auto known_size) {
+      step_product<decltype(known_size)::value>(
+          run_at(product()),
+          run_at(product() + 1),
+          loader,
+          ring,
+          ring_size(),
+          x_at() + thread_again() % 4 * 16,
+          base + p.parts_at + thread_again() % 32 / 4 * 8,
+          base + p.turns_at + uniform(thread_again() / 32) * 4,
+          turn + 1);
     };
-    if (ring.size == 5) {
+    if (ring_size() == 5) {
       multiply(std::integral_constant<int, 5>{});
     } else {
       multiply(std::integral_constant<int, 0>{});
@@ -435,22 +461,24 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
                       base + p.parts_at,
                       base + p.rows_at,
                       now == kStepQkv && layer().qkv_bias != nullptr,
-                      p.rows[now == kStepQkv      ? kRowQkv
-                             : now == kStepO      ? kRowO
-                             : now == kStepGateUp ? kRowGated
-                                                  : kRowDown],
-                      tag());
+                      row_at(layer_index(),
+                             p.row_at[now == kStepQkv      ? kRowQkv
+                                      : now == kStepO      ? kRowO
+                                      : now == kStepGateUp ? kRowGated
+                                                           : kRowDown]));
       trace_step(layer_index(), product(), 5);
     }
     // Nobody asks for rows before the own ones are out: asking keeps the path to memory busy.
     step_block_sync();
+    if (product() == kStepQkv && asks_ahead()) {
+      loader.ask_l2();
+    }
     if (product() == kStepDown && attends() && layer_index() + 1 < p.num_layers) {
       ask_keys(layer_at(layer_index() + 1));  // now, while the others, who have more rows, finish
     }
   }
   if (blockIdx.x == 0) {
-    const uint32_t last = load_shared_word(base + p.epoch_at) + p.num_layers;
-    residual.add(p, thread, p.rows[kRowDown], last);
+    residual.add(p, thread, row_at(p.num_layers - 1, p.row_at[kRowDown]));
 #pragma unroll
     for (int i = 0; i < kNorms; ++i) {
       const int at = (thread + i * kStepThreads) * 8;
@@ -460,7 +488,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     }
     step_block_sync();  // all rows are there, so every block has read the epoch
     if (thread == 0) {
-      *p.epoch = last;
+      *p.epoch = load_shared_word(base + p.epoch_at) + p.num_layers;
     }
   }
 }
@@ -492,6 +520,9 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step_sm90(
     auto* words = reinterpret_cast<uint32_t*>(shared + p.epoch_at);
     words[0] = *p.epoch;
     words[1] = static_cast<int>(blockIdx.x) < step_shares(p.attention) ? 1 : 0;  // it attends
+    words[2] = static_cast<uint32_t>(words[1] != 0 ? p.ring_beside : p.ring_alone);
+    // While a few blocks attend, the memory rests; not where they have chunks of keys to read.
+    words[3] = words[1] == 0 && step_shares(p.attention) <= p.attention.call.kv_heads ? 1 : 0;
   }
   if (threadIdx.x < kStepWarps) {
     reinterpret_cast<uint32_t*>(shared + p.turns_at)[threadIdx.x] = 0;
