@@ -96,8 +96,12 @@ class DenseDecoder final : public Model {
               const Tensor& hidden) const override {
     if (context.runs() && rows.shape[0] > 0) {
       head_.announce(context, rows.shape[0]);
-      context.ops.gather_rows(residual, rows, hidden, context.stream);
-      final_norm_(context, hidden, hidden);
+      if (rows.shape[0] == residual.shape[0]) {  // all of them, as they are
+        final_norm_(context, residual, hidden);
+      } else {
+        context.ops.gather_rows(residual, rows, hidden, context.stream);
+        final_norm_(context, hidden, hidden);
+      }
     }
   }
 

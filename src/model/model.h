@@ -90,7 +90,7 @@ struct BatchView {
   Tensor page_table;            // [seqs, max_pages] i32
   Tensor q_begin;               // [seqs + 1] i32
   Tensor kv_lens;               // [seqs] i32, after this step
-  Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted
+  Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted, ascending
   bool decode = false;          // every sequence has one token
   std::span<const KvLayer> kv;  // one per layer of the slice
   // Of Model::prepare_decode_step() with `kv`; empty: the layers run op by op.

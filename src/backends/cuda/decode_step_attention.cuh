@@ -2,8 +2,8 @@
 // Decode attention inside decode_step_sm90: a chunk of a KV head by all sixteen warps of a block.
 // The bits of attention_decode_few.cuh, where four warps take a chunk: warp w the stages w, w + 4,
 // ... one after another. Such a chain is four warps here. Each scores one of the chain's stages, so
-// that the scores of kStages stages are there at once; then each takes all of them, in order, into
-// its quarter of the columns. What is left one after another is short.
+// that the scores of all stages in shared memory are there at once; then each takes all of them, in
+// order, into its quarter of the columns. What is left one after another is short.
 
 #include <cstdint>
 
@@ -267,7 +267,8 @@ struct StepAttention {
     }
   }
 
-  /// A head of an empty sequence: zeros, once the row is there (nobody may be a layer ahead).
+  /// A head of an empty sequence: zeros, once the row is there: nobody may be a layer ahead, and
+  /// every pair must have been read before its copy is cleared.
   __device__ __forceinline__ void run_empty(const DecodeParams& p,
                                             const decode_few::Share& share,
                                             const StepQkvRow<kDim>& source,
@@ -367,7 +368,7 @@ __device__ __noinline__ void step_attend(const DecodeParams& p,
   const StepAttention<kDim, kStages> attention(warp, more);
   const StepQkvRow<kDim> source{step_row(qkv, copy_pairs, epoch + layer)};
   const StepAttendedRow<kDim> target{step_row(attended, copy_pairs, epoch + layer)};
-  copy_async_wait<0>();  // the norms of heads, for all
+  copy_async_wait<0>();  // the norms of heads, for all; and all else that was asked for
   step_block_sync();
   if (attention.is_late() && more.count != 0) {
     step_ask<kDim, kStages>(p, memory, warp, static_cast<int>(blockIdx.x), more, true);

@@ -7,7 +7,11 @@
 // of the next layer's copy. Nobody reads that any more: it was used kStepCopies - 1 layers ago, and
 // this layer's rows need what every block has made of the later ones. And nobody reads or writes it
 // before it is clear: the clearing is followed by a fence and then by a row of the block's own,
-// which all others await before they come to the next layer.
+// which all others await before they come to the next layer. By the letter of the memory model that
+// order would need a fence in the thread that hands over and one in those that read; here it rests
+// on the fence's being done when the block's barrier is passed, and on loads that go to the L2 and
+// are not started before the branch that waits for the row before. Every pair that is written is
+// read by somebody in its layer, so none comes late.
 
 #include <cstdint>
 
@@ -56,16 +60,6 @@ __device__ __forceinline__ void load_pairs(uint4& piece, const uint32_t* from) {
                : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
                : "l"(from)
                : "memory");
-}
-__device__ __forceinline__ void load_absent(uint4& piece, const uint32_t* from) {
-  asm volatile(
-      "{\n .reg .pred p;\n setp.eq.u32 p, %0, 0xFFFFFFFF;\n"
-      " setp.eq.or.u32 p, %1, 0xFFFFFFFF, p;\n setp.eq.or.u32 p, %2, 0xFFFFFFFF, p;\n"
-      " setp.eq.or.u32 p, %3, 0xFFFFFFFF, p;\n"
-      " @p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w)
-      : "l"(from)
-      : "memory");
 }
 __device__ __forceinline__ bool are_present(const uint4& piece) {
   return piece.x != kStepAbsent && piece.y != kStepAbsent && piece.z != kStepAbsent &&

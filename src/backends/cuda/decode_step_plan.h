@@ -102,7 +102,7 @@ struct StepShared {
   int layers_at = 0;    // kStepLayerBytes each: the layer at hand and the next
   int attention_at = 0, epoch_at = 0, barriers_at = 0, pool_at = 0;
   int attention_bytes = 0;
-  int more_stages = 0;  // of a chain of attention, in the place of both x and the sums: 0, 1
+  int more_stages = 0;  // of a chain of attention, in the place of both x and the parts: 0, 1
   int ring_beside = 0, ring_alone = 0;  // stages of a matrix ring, beside attention's and without
 };
 
@@ -120,7 +120,7 @@ inline constexpr int kStepSharedBytes = 227 * 1024 - 256;
 
 /// Pieces of eight channels of the residual row a thread.
 constexpr int step_norms(int hidden) { return hidden <= kStepWarps * 32 * 8 ? 1 : 2; }
-/// A stage more for every chain of attention: keys and values, and scores.
+/// A stage more for every chain of attention: its keys and values; its scores.
 inline constexpr int kStepMoreBytes = 4 * 2 * 4096;
 constexpr int step_more_score_bytes(int head_dim) { return 4 * (256 / head_dim) * 32 * 8; }
 /// Stages of attention's rings; of wide models, whose rows take shared memory, fewer.

@@ -10,7 +10,8 @@
 //
 // In the blocks that have a share of attention, block b chunk b, b + blocks, ... of the KV heads,
 // the same warps attend (decode_step_attention.cuh) while the others wait for it. The first keys
-// and values of a layer are asked for at the end of the one before.
+// and values of a layer are asked for at the end of the one before, but for those whose place is
+// not free yet.
 
 #include <cstdint>
 #include <type_traits>
@@ -335,7 +336,8 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
   ask_norm(layer_at(0).input_norm);
   constexpr int kAttentionStages = step_attention_stages(kNorms);
   auto& attention = *reinterpret_cast<DecodeParams*>(shared + p.attention_at);
-  // In the place of x and of sums, which are away while attention needs it.
+  // In the place of x and of products' parts: free between qkv and o, all but the last chain's from
+  // the end of down on.
   const auto more_stages = [&] {
     return StepMoreStages{p.more_stages, base + p.x_at[0], p.parts_at - p.pool_at};
   };

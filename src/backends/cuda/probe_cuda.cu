@@ -1,6 +1,7 @@
 // A GPU's limits: streaming reads, wgmma with operands at hand, and what BF16 cuBLAS takes.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <cuda_bf16.h>
@@ -14,7 +15,10 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int64_t kReadBytes = int64_t{1} << 30;
+// Read in one kernel, so that its start and end, some 10 us, are a hundredth; less where less is
+// free.
+constexpr int64_t kMostReadBytes = int64_t{4} << 30;
+constexpr int64_t kLeastReadBytes = int64_t{1} << 30;
 constexpr int64_t kColdBytes = int64_t{256} << 20;  // several times the L2
 constexpr int kPasses = 7;
 
@@ -148,18 +152,23 @@ int multiprocessors(int device) {
 }  // namespace
 
 double measure_read_gbps(CUstream_st* stream, int device) {
-  const Memory memory(kReadBytes);
+  int64_t bytes = kMostReadBytes;
+  std::optional<Memory> memory(bytes);
+  while (memory->get() == nullptr && bytes > kLeastReadBytes) {
+    bytes /= 2;
+    memory.emplace(bytes);
+  }
   const Memory sink(16);
-  if (memory.get() == nullptr || sink.get() == nullptr) {
+  if (memory->get() == nullptr || sink.get() == nullptr) {
     return 0;
   }
-  CUDA_CHECK(cudaMemsetAsync(memory.get(), 1, kReadBytes, stream));
+  CUDA_CHECK(cudaMemsetAsync(memory->get(), 1, static_cast<size_t>(bytes), stream));
   const double milliseconds = median_ms(stream, [&] {
     read_all<<<4 * multiprocessors(device), 512, 0, stream>>>(
-        static_cast<const uint4*>(memory.get()), kReadBytes / 16, static_cast<uint4*>(sink.get()));
+        static_cast<const uint4*>(memory->get()), bytes / 16, static_cast<uint4*>(sink.get()));
     CUDA_CHECK(cudaGetLastError());
   });
-  return static_cast<double>(kReadBytes) / milliseconds / 1e6;
+  return static_cast<double>(bytes) / milliseconds / 1e6;
 }
 
 double measure_bf16_gflops(CUstream_st* stream, int device) {
