@@ -253,8 +253,8 @@ void Runner::send(Flight& flight,
       return drawing_.view(DType::U8, {static_cast<int64_t>(size_bytes)}, at);
     };
     const Tensor candidates = part(candidates_at, count * kCandidateBytes);
-    // Requests come from where the host has them and results go there, too; on the device they stay
-    // for the step that goes on from this one.
+    // Requests come from where the host has them, and results go there, too; on the device these
+    // stay for the step that goes on from this one.
     const auto of_host = [this](void* data, size_t size_bytes) {
       return Tensor(data, DType::U8, {static_cast<int64_t>(size_bytes)}, stream_.device);
     };

@@ -84,13 +84,13 @@ struct KvLayer {
 
 // The tokens of one step. With a measuring arena all tensors have sizes but no data.
 struct BatchView {
-  Tensor tokens;                // [tokens] i32
-  Tensor positions;             // [tokens] i32
-  Tensor kv_slots;              // [tokens] i32: page * page_size + offset
-  Tensor page_table;            // [seqs, max_pages] i32
-  Tensor q_begin;               // [seqs + 1] i32
-  Tensor kv_lens;               // [seqs] i32, after this step
-  Tensor rows;                  // [rows] i32: tokens whose final hidden state is wanted, ascending
+  Tensor tokens;      // [tokens] i32
+  Tensor positions;   // [tokens] i32
+  Tensor kv_slots;    // [tokens] i32: page * page_size + offset
+  Tensor page_table;  // [seqs, max_pages] i32
+  Tensor q_begin;     // [seqs + 1] i32
+  Tensor kv_lens;     // [seqs] i32, after this step
+  Tensor rows;        // [rows] i32: tokens whose final hidden state is wanted, each once, in order
   bool decode = false;          // every sequence has one token
   std::span<const KvLayer> kv;  // one per layer of the slice
   // Of Model::prepare_decode_step() with `kv`; empty: the layers run op by op.
@@ -160,7 +160,7 @@ class Model {
   virtual void run_layers(Context& context,
                           const BatchView& batch,
                           const Tensor& residual) const = 0;
-  // hidden: [rows, hidden] bf16, normalised.
+  // rows: as in BatchView, so as many as tokens are all. hidden: [rows, hidden] bf16, normalised.
   virtual void finish(Context& context,
                       const Tensor& residual,
                       const Tensor& rows,

@@ -196,7 +196,7 @@ TEST_F(DrawTokensOnGpu, AStepTakesTheTokensThatTheOneBeforeItDraws) {
   }
 }
 
-// Few rows have their requests read where the host wrote them, many have them copied; a large
+// The requests of few rows are parameters of the kernels, those of many are copied; a large
 // vocabulary does not fit what threads keep.
 TEST_F(DrawTokensOnGpu, ARowDrawsTheSameAloneAndAmongMany) {
   for (const int64_t vocab : {1000, 300001}) {

@@ -1,11 +1,11 @@
 // From logits to tokens on the device: the arithmetic of the host's sampler without filters, in two
 // kernels. The vocabulary is cut into parts whose borders depend on its size only; a block finds
 // the largest logit of its part and the sum of exponentials relative to it, in float64; one block a
-// row joins the parts in order and finds where the drawn share falls. So a row's token does not
-// depend on the batch. Only the order of the sums differs from the host's.
-// Few requests are parameters of the kernels, and results are written a second time in the host's
-// pinned memory: a copy would be an operation of the stream that costs more than the kernel's own
-// few bytes. (Requests read from pinned memory by every block took 65 us a step.)
+// row joins the parts, neighbours first, and finds where the drawn share falls. So a row's token
+// does not depend on the batch. Only the order of the sums differs from the host's. Few requests
+// are parameters of the kernels, and results are written a second time in the host's pinned memory:
+// a copy would be an operation of the stream that costs more than the kernel's own few bytes.
+// (Requests read from pinned memory by every block took 65 us a step.)
 #include <algorithm>
 
 #include <cuda_runtime.h>
