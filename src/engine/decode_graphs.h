@@ -68,10 +68,9 @@ class DecodeGraphs {
   void clear() noexcept;
 
   // Fields of a step: on the device each `most_` i32 one after another, then q_begin, rows and the
-  // page table. On the host each as long as the graph has rows, so that those of a
-  // small step lie next to each other; there kSources, of tokens that are fed, comes after those of
-  // the device. NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they
-  // are
+  // page table. On the host each as long as the graph has rows, so that those of a small step lie
+  // next to each other; there kSources, of tokens that are fed, comes after those of the device.
+  // NOLINTNEXTLINE(readability-identifier-naming): indices, used as the constants they are
   enum Field { kTokens, kPositions, kSlots, kLengths, kNumFields, kSources = kNumFields };
   int64_t pages_offset() const;  // of host_, in i32
 
