@@ -99,7 +99,7 @@ TEST(DecodeStepShared, HasAPlaceOfItsOwnForEverything) {
                                   p.block_at,
                                   p.runs_at,
                                   p.attention_at,
-                                  p.epoch_at,
+                                  p.words_at,
                                   p.barriers_at,
                                   p.pool_at};
     EXPECT_TRUE(std::is_sorted(places.begin(), places.end(), std::less_equal<>{}));

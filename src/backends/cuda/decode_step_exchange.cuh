@@ -66,13 +66,14 @@ __device__ __forceinline__ bool are_present(const uint4& piece) {
          piece.w != kStepAbsent;
 }
 
-/// Loads kCount pieces of eight values, `apart` values from each other, until all lanes of the
-/// warp, who call this together, have theirs: lanes that leave one by one would be apart in all
-/// that follows.
+/// Loads kCount pieces of eight values, `apart` values from each other, until all lanes of `lanes`,
+/// who call this together, have theirs: lanes that leave one by one would be apart in all that
+/// follows.
 template <int kCount>
 __device__ __forceinline__ void await_pieces(uint4 (&piece)[kCount],
                                              const uint32_t* from,
-                                             int apart) {
+                                             int apart,
+                                             unsigned lanes = 0xFFFFFFFFu) {
   for (uint32_t tries = 0;; ++tries) {
     bool all = true;
 #pragma unroll
@@ -83,7 +84,7 @@ __device__ __forceinline__ void await_pieces(uint4 (&piece)[kCount],
     for (int i = 0; i < kCount; ++i) {
       all = all && are_present(piece[i]);
     }
-    if (__all_sync(0xFFFFFFFFu, all)) {
+    if (__all_sync(lanes, all)) {
       return;
     }
     if (tries == kStepMostTries) {
@@ -92,18 +93,10 @@ __device__ __forceinline__ void await_pieces(uint4 (&piece)[kCount],
   }
 }
 
-/// The same of one piece, for the lanes of `lanes`.
 __device__ __forceinline__ uint4 await_piece(const uint32_t* from, unsigned lanes = 0xFFFFFFFFu) {
-  uint4 piece;
-  for (uint32_t tries = 0;; ++tries) {
-    load_pairs(piece, from);
-    if (__all_sync(lanes, are_present(piece))) {
-      return piece;
-    }
-    if (tries == kStepMostTries) {
-      __trap();
-    }
-  }
+  uint4 piece[1];
+  await_pieces(piece, from, 0, lanes);
+  return piece[0];
 }
 
 }  // namespace nibble::cuda

@@ -359,7 +359,7 @@ StepShared place_shared(const DecodeStepShape& s,
   shared.block_at = take(sizeof(StepBlock));
   shared.runs_at = take(sizes.most_runs * static_cast<int64_t>(sizeof(StepRun)));
   shared.attention_at = take(kStepParameterBytes);
-  shared.epoch_at = take(int64_t{4} * kStepWords);
+  shared.words_at = take(int64_t{4} * kNumStepWords);
   shared.barriers_at = take(int64_t{8} * kStepBarriers);
   shared.pool_at = take(0);
   const int stages = step_attention_stages(step_norms(s.hidden));

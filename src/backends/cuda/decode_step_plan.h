@@ -100,7 +100,7 @@ struct StepShared {
   int rows_at = 0, parts_at = 0, sums_at = 0, block_at = 0, runs_at = 0;
   int matrices_at = 0;  // of all layers
   int layers_at = 0;    // kStepLayerBytes each: the layer at hand and the next
-  int attention_at = 0, epoch_at = 0, barriers_at = 0, pool_at = 0;
+  int attention_at = 0, words_at = 0, barriers_at = 0, pool_at = 0;
   int attention_bytes = 0;
   int more_stages = 0;  // of a chain of attention, in the place of both x and the parts: 0, 1
   int ring_beside = 0, ring_alone = 0;  // stages of a matrix ring, beside attention's and without
@@ -111,32 +111,39 @@ inline constexpr int kStepMinRing = 2;           // the next one is awaited whil
 inline constexpr int kStepParameterBytes = 512;  // of attention's parameters, at most
 inline constexpr int kStepLayerBytes = 128;
 static_assert(sizeof(DecodeStepLayer) <= kStepLayerBytes);
-// From epoch_at on: layers before this step, whether the block attends, stages of its rings,
-// whether it asks for lines in the L2 ahead.
-inline constexpr int kStepWords = 4;
+/// Words of four bytes from words_at on.
+// NOLINTBEGIN(readability-identifier-naming): indices, used as the constants they are
+enum StepWord {
+  kWordEpoch,      // layers before this step
+  kWordAttends,    // whether the block does
+  kWordRing,       // stages of its rings
+  kWordAsksAhead,  // whether it asks for lines in the L2 before they are due
+  kNumStepWords
+};
+// NOLINTEND(readability-identifier-naming)
 inline constexpr int kStepBarriers = 2;  // for norms' weights, for rows' multipliers
 // All of a multiprocessor's, but for the words that the compiler and the system place.
 inline constexpr int kStepSharedBytes = 227 * 1024 - 256;
 
 /// Pieces of eight channels of the residual row a thread.
 constexpr int step_norms(int hidden) { return hidden <= kStepWarps * 32 * 8 ? 1 : 2; }
-/// A stage more for every chain of attention: its keys and values; its scores.
-inline constexpr int kStepMoreBytes = 4 * 2 * 4096;
-constexpr int step_more_score_bytes(int head_dim) { return 4 * (256 / head_dim) * 32 * 8; }
+inline constexpr int kStepChains = 4;  // of attention
+/// A stage of every chain: keys and values; scores.
+inline constexpr int kStepMoreBytes = kStepChains * 2 * 4096;
+constexpr int step_more_score_bytes(int head_dim) {
+  return kStepChains * (256 / head_dim) * 32 * 8;
+}
 /// Stages of attention's rings; of wide models, whose rows take shared memory, fewer.
 constexpr int step_attention_stages(int norms) { return norms == 1 ? 2 : 1; }
 /// Pages of a block's first chunk that are looked up once a step.
 inline constexpr int kStepKnownPages = 64;
 /// What StepAttention<head_dim, stages> takes (decode_step_attention.cuh).
 constexpr int step_attention_bytes(int head_dim, int stages) {
-  constexpr int kChains = 4;
-  constexpr int kStage = 2 * 4096;  // keys and values
-  const int rings = kChains * stages * kStage;
-  const int rows = 8 * (head_dim + 8) * 2 + 2 * head_dim * 2 + kChains * 8 * 8;
-  const int scores = stages * step_more_score_bytes(head_dim);
+  const int rounds = stages * (kStepMoreBytes + step_more_score_bytes(head_dim));
+  const int rows = 8 * (head_dim + 8) * 2 + 2 * head_dim * 2 + kStepChains * 8 * 8;
   // Norms, angles, the token, pages.
   const int known = 2 * head_dim * 2 + head_dim * 4 + 16 + kStepKnownPages * 4;
-  return rings + rows + scores + known;
+  return rounds + rows + known;
 }
 
 /// Where decode_step_refusal(shape, multiprocessors) is empty.

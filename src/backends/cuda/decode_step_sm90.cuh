@@ -276,10 +276,10 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
   const auto thread = static_cast<int>(threadIdx.x);
   const uint32_t lane = threadIdx.x % 32;
 
-  const auto attends = [&] { return load_shared_word(base + p.epoch_at + 4) != 0; };
-  const auto asks_ahead = [&] { return load_shared_word(base + p.epoch_at + 12) != 0; };
+  const auto word = [&](int which) { return load_shared_word(base + p.words_at + which * 4); };
+  const auto attends = [&] { return word(kWordAttends) != 0; };
   StepRing ring;
-  const auto ring_size = [&] { return static_cast<int>(load_shared_word(base + p.epoch_at + 8)); };
+  const auto ring_size = [&] { return static_cast<int>(word(kWordRing)); };
   ring.left = ring_size();
   ring.slot = base + p.pool_at + (attends() ? p.attention_bytes : 0) +
               warp * ring_size() * kStepStageBytes + lane * 16;
@@ -360,9 +360,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     ask_keys(layer_at(0));
   }
   const auto row_at = [&](int layer, int at) {
-    return step_row(p.rows + at,
-                    p.copy_pairs,
-                    load_shared_word(base + p.epoch_at) + static_cast<uint32_t>(layer));
+    return step_row(p.rows + at, p.copy_pairs, word(kWordEpoch) + static_cast<uint32_t>(layer));
   };
   // This block's part of the next layer's rows; the fence is before any row handed over after it.
   const auto clear_rows = [&](int layer) {
@@ -412,7 +410,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
               p.rows + p.row_at[kRowQkv],
               p.rows + p.row_at[kRowAttended],
               p.copy_pairs,
-              *reinterpret_cast<const uint32_t*>(shared + p.epoch_at),
+              *reinterpret_cast<const uint32_t*>(shared + p.words_at + kWordEpoch * 4),
               layer_index());
           trace_step(layer_index(), product(), 6);
         }
@@ -472,7 +470,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     }
     // Nobody asks for rows before the own ones are out: asking keeps the path to memory busy.
     step_block_sync();
-    if (product() == kStepQkv && asks_ahead()) {
+    if (product() == kStepQkv && word(kWordAsksAhead) != 0) {
       loader.ask_l2();
     }
     if (product() == kStepDown && attends() && layer_index() + 1 < p.num_layers) {
@@ -490,7 +488,7 @@ __device__ __forceinline__ void step_layers(const DecodeStepParams& p, uint8_t* 
     }
     step_block_sync();  // all rows are there, so every block has read the epoch
     if (thread == 0) {
-      *p.epoch = load_shared_word(base + p.epoch_at) + p.num_layers;
+      *p.epoch = word(kWordEpoch) + p.num_layers;
     }
   }
 }
@@ -519,12 +517,14 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step_sm90(
         p.layers[i / kNumStepProducts].packed[i % kNumStepProducts];
   }
   if (threadIdx.x == 0) {
-    auto* words = reinterpret_cast<uint32_t*>(shared + p.epoch_at);
-    words[0] = *p.epoch;
-    words[1] = static_cast<int>(blockIdx.x) < step_shares(p.attention) ? 1 : 0;  // it attends
-    words[2] = static_cast<uint32_t>(words[1] != 0 ? p.ring_beside : p.ring_alone);
+    auto* words = reinterpret_cast<uint32_t*>(shared + p.words_at);
+    words[kWordEpoch] = *p.epoch;
+    words[kWordAttends] = static_cast<int>(blockIdx.x) < step_shares(p.attention) ? 1 : 0;
+    words[kWordRing] =
+        static_cast<uint32_t>(words[kWordAttends] != 0 ? p.ring_beside : p.ring_alone);
     // While a few blocks attend, the memory rests; not where they have chunks of keys to read.
-    words[3] = words[1] == 0 && step_shares(p.attention) <= p.attention.call.kv_heads ? 1 : 0;
+    words[kWordAsksAhead] =
+        words[kWordAttends] == 0 && step_shares(p.attention) <= p.attention.call.kv_heads ? 1 : 0;
   }
   if (threadIdx.x < kStepWarps) {
     reinterpret_cast<uint32_t*>(shared + p.turns_at)[threadIdx.x] = 0;

@@ -71,11 +71,12 @@ __device__ __forceinline__ double sum_of_warp(double mine) {
 }
 
 /// Of all lanes up to this one.
-__device__ __forceinline__ double running_sum(double mine, int lane) {
+template <typename Number>
+__device__ __forceinline__ Number running_sum(Number mine, int lane) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const double lower = __shfl_up_sync(kAllLanes, mine, step);
-    mine += lane >= step ? lower : 0.0;
+    const Number lower = __shfl_up_sync(kAllLanes, mine, step);
+    mine += lane >= step ? lower : Number{0};
   }
   return mine;
 }
@@ -349,12 +350,7 @@ __global__ void __launch_bounds__(kSelectThreads) candidates_kernel(const Params
       const int need = wanted;
       for (int base = static_cast<int>(bins) - 32; base >= 0; base -= 32) {
         const int bin = base + 31 - lane;
-        int running = counts[bin];
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-          const int lower = __shfl_up_sync(kAllLanes, running, step);
-          running += lane >= step ? lower : 0;
-        }
+        const int running = running_sum(counts[bin], lane);
         const unsigned filled = __ballot_sync(kAllLanes, above + running >= need);
         if (filled != 0) {
           const int first = __ffs(static_cast<int>(filled)) - 1;
@@ -430,14 +426,11 @@ void draw_tokens(const Tensor& logits,
     return;
   }
   CHECK(workspace.size_bytes() >= draw_workspace_bytes(rows), "workspace too small to draw");
-  const auto as_bytes = [](const Tensor& tensor) {
-    return tensor.empty() ? nullptr : tensor.as<uint8_t>();
-  };
   Params p{};
   p.logits = logits.as<float>();
   p.parts = reinterpret_cast<Part*>(workspace.as<uint8_t>());
   p.results = reinterpret_cast<DrawResult*>(results.as<uint8_t>());
-  p.shown = reinterpret_cast<DrawResult*>(as_bytes(shown));
+  p.shown = shown.empty() ? nullptr : reinterpret_cast<DrawResult*>(shown.as<uint8_t>());
   p.stride = logits.stride[0];
   p.vocab = static_cast<int>(logits.shape[1]);
   p.part_size = (p.vocab + kParts - 1) / kParts;
